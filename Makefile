@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test ray fuzz check lint types docs dist format bench paper clean
+.PHONY: help setup serve demo test slow ray fuzz check lint types docs dist format bench paper clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,13 +27,23 @@ serve: $(VENV)/.ready  ## serve on this machine until stopped, dashboard at http
 demo: $(VENV)/.ready  ## serve bursts on this machine, random routing against ours (about a minute)
 	$(BIN)/slim demo
 
-test: $(VENV)/.ready  ## run the tests
-	$(BIN)/pytest -n auto --dist loadgroup -m "not alone"
+PYTEST    := $(BIN)/pytest --dist loadgroup
+SLOW_JOBS ?= 3
+SLOW      ?= slow and not alone
+RAY_TESTS ?= tests/serving/ray
+
+test: $(VENV)/.ready  ## run the tests, except those that are slow by nature or need Ray
+	@$(PYTEST) -n auto -m "not slow and not ray"; code=$$?; \
+	echo "left out: what is slow by nature, as chaos, floods, Slurm and the browser (make slow),"; \
+	echo "  what needs Ray (make ray), and attacks at random (make fuzz)"; exit $$code
+
+slow: $(VENV)/.ready  ## run the tests that are slow by nature: chaos, floods, Slurm, browser
+	$(PYTEST) -n $(SLOW_JOBS) -m "$(SLOW)"
 	$(BIN)/pytest -m alone
 
 ray: $(VENV)/.ready  ## install the extra 'ray' and run the tests that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
-	SLIM_REQUIRE_RAY=1 $(BIN)/pytest tests/serving/ray
+	$(if $(RAY_TESTS),SLIM_REQUIRE_RAY=1 $(BIN)/pytest $(RAY_TESTS))
 
 FUZZ_S    ?= 60
 FUZZ_SEED ?= $(shell shuf -i 0-999999 -n 1)
@@ -41,7 +51,7 @@ FUZZ_SEED ?= $(shell shuf -i 0-999999 -n 1)
 fuzz: $(VENV)/.ready  ## attack a server built with sanitizers (FUZZ_S=600 FUZZ_SEED=1)
 	$(BIN)/python tests/hostile/fuzz --seconds $(FUZZ_S) --seed $(FUZZ_SEED)
 
-check: lint types docs test  ## format, lint, types, docs, tests
+check: lint types docs test  ## format, lint, types, docs and `make test`
 
 lint: $(VENV)/.ready  ## format and lint, changing nothing
 	$(BIN)/ruff format --check $(CODE)

@@ -9,7 +9,9 @@ from time import perf_counter
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.request import Request
+from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, RequestsArrived
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
 
@@ -21,7 +23,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rate", type=int, default=10_000, help="answers per second")
     per_step = int(parser.parse_args().rate * STEP_S)
-    view = LiveView(load_scenario("paper").cluster, "sed", window_s=WINDOW_S)
+    scenario = load_scenario("paper")
+    gateway = Gateway(scenario.cluster, make_router("sed", scenario.cluster, 0), scenario.gateway)
+    view = LiveView(gateway, "sed", window_s=WINDOW_S)
     observed_s, frames_s, number = 0.0, [], 0
     for step in range(int((WINDOW_S + 2.0) / STEP_S)):
         now_s = step * STEP_S

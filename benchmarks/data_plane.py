@@ -46,7 +46,7 @@ def processes(root: int) -> dict[int, str]:
         except OSError:
             continue
         if parent == root:
-            found[int(path.name)] = "fronts" if "front_main" in command else "servers"
+            found[int(path.name)] = "fronts" if "fronts.front" in command else "servers"
     return found
 
 

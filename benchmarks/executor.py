@@ -13,24 +13,24 @@ import argparse
 import asyncio
 import os
 from statistics import median
-from time import monotonic, perf_counter
+from time import perf_counter
 
 import numpy as np
 import torch
 from width_switch import switch_s
 
-from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, cpu_precision, load, pack
-from slimsched.models.slimresnet.resnet import fold
+from slimsched.models.loading import load
+from slimsched.models.network import Trained
+from slimsched.models.slimresnet.elastic import SlimResNetModel, cpu_precision, pack
 from slimsched.serving.domain.cluster import Cluster, Host, Instance, Link
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Batch, Request, Terms, block_of
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.live.batches import ActivationStore, run_batch
-from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
+from slimsched.serving.live.engine import LocalEngine
 from slimsched.serving.live.executor import CpuExecutor, HostedModel
-from slimsched.serving.live.processes import LocalEngine
 from slimsched.serving.live.wire import ServerSpec, run
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import CONFIGS, load_profile, shipped_model
@@ -41,10 +41,10 @@ ROUNDS = 12
 SERVED_ROUNDS = 60  # long enough to neglect the start and the end
 
 
-def offline(model: TrainedModel, width: float, batch: int) -> float:
+def offline(model: Trained, width: float, batch: int) -> float:
     """Return the images per second of the bare model."""
     precision = cpu_precision()
-    folded = [fold(model.net, s, width=width, previous=width if s else None) for s in range(4)]
+    folded = [model.net.instance(s, width=width, previous=width if s else None) for s in range(4)]
     segments = [pack(one, precision) for one in folded]
     images = torch.rand((batch, 3, 32, 32)).to(precision).contiguous(memory_format=torch.channels_last)
     times_s = []
@@ -58,12 +58,12 @@ def offline(model: TrainedModel, width: float, batch: int) -> float:
     return batch / median(times_s[2:])
 
 
-def cpu_executor(model: TrainedModel) -> CpuExecutor:
+def cpu_executor(model: Trained) -> CpuExecutor:
     """Return an executor of these weights."""
     return CpuExecutor([HostedModel(MODEL, SlimResNetModel(model), torch.device("cpu"))])
 
 
-def executor_alone(model: TrainedModel, width: float, batch: int) -> float:
+def executor_alone(model: Trained, width: float, batch: int) -> float:
     """Return the images per second through executor and store, from raw images to logits."""
     executor, store = cpu_executor(model), ActivationStore()
     keys = MODEL.legs(MODEL.spec.path(str(width)))
@@ -98,7 +98,6 @@ async def server(width: float, batch: int, core: int) -> float:
         gateway_link=link,
         batch_limit=batch,
     )
-    zero_s = monotonic()
     spec = ServerSpec(
         index=0,
         name="only",
@@ -106,23 +105,19 @@ async def server(width: float, batch: int, core: int) -> float:
         scheduler=SchedulerOptions(batch_limit=batch, utilization_block=2.0, scale_trigger=10**9),
         models=[MODEL.name],
         profiles=[record_of(profile, MODEL)],
-        gateway_socket="",
-        own_socket="",
-        shared_prefix="",
-        clock_zero_s=zero_s,
         telemetry_period_s=0.5,
     )
     gateway = Gateway(cluster, make_router("jsq", cluster, 0), GatewayOptions(step_s=0.0))
-    live = LiveCluster(gateway, LocalEngine([spec]), clock_zero_s=zero_s)
+    live = LiveCluster(gateway, LocalEngine([spec]))
     await live.start()
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, 3, 32, 32), dtype=np.uint8)
-    calls = [Example([image.tobytes()]) for image in images]
+    inputs = [image.tobytes() for image in images]
     terms = Terms(plan=MODEL.tree.index[MODEL.spec.path(str(width))])
-    await asyncio.gather(*live.submit_each(calls, terms))
+    await asyncio.gather(*[live.submit([one], terms) for one in inputs])
     began_s, waiters = perf_counter(), []
     for _ in range(SERVED_ROUNDS):
-        waiters += live.submit_each(calls, terms)
+        waiters += [live.submit([one], terms) for one in inputs]
     await asyncio.gather(*waiters)
     rate = SERVED_ROUNDS * batch / (perf_counter() - began_s)
     await live.stop()

@@ -19,7 +19,9 @@ from time import perf_counter
 import torch
 from width_switch import switch_s
 
-from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
+from slimsched.models.loading import load
+from slimsched.models.network import Trained
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
 from slimsched.serving.live.batches import ActivationStore, BatchUnderWay
@@ -162,7 +164,7 @@ def executor_alone(executor: CudaExecutor, width: float, batch: int, streams: in
     return median(rates[1:])
 
 
-def measure(batch: int, streams: int, model: TrainedModel) -> dict[str, object]:
+def measure(batch: int, streams: int, model: Trained) -> dict[str, object]:
     """Measure all figures of one device."""
     elastic, device = SlimResNetModel(model), cuda_device()
     elastic.place(device)

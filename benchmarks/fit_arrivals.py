@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from slimsched.serving.workload.arrivals import ModulatedPoisson, read_request_trace
+from slimsched.serving.workload.arrivals import ModulatedPoisson, RequestTrace, read_request_trace
 
 ROUNDS = 300
 Floats = NDArray[np.float64]
@@ -75,6 +75,15 @@ def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def counts_in(trace: RequestTrace, bin_s: float) -> NDArray[np.float64]:
+    """Return the requests in each bin; a trace of counts keeps its own intervals."""
+    if trace.times_s is not None:
+        edges = np.arange(0.0, trace.times_s[-1] + bin_s, bin_s)
+        return np.histogram(trace.times_s, edges)[0].astype(np.float64)
+    assert trace.counts is not None
+    return trace.counts
+
+
 def main() -> None:
     """Fit the given trace and print the process as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -90,7 +99,7 @@ def main() -> None:
     trace = read_request_trace(options.trace)
     source = options.source or trace.name
     process = fit(
-        trace.counts_in(options.bin_s), options.bin_s, options.states, source=source, command=command
+        counts_in(trace, options.bin_s), options.bin_s, options.states, source=source, command=command
     )
     print(msgspec.json.format(msgspec.json.encode(process), indent=1).decode())
 

@@ -171,14 +171,15 @@ class Rig:
     def __init__(self, config: str, images: int, calls: int, plan: str) -> None:
         from slimsched.cli.serving.scenario import LiveScenarioOptions
         from slimsched.serving.api import metrics
-        from slimsched.serving.api.fronts.bundles import FromFront, FrontDesk
+        from slimsched.serving.api.fronts.bundles import FromFront, FrontSession
         from slimsched.serving.api.limits import Limits
         from slimsched.serving.api.metrics import Metrics
         from slimsched.serving.api.service import InferenceService, Phase
         from slimsched.serving.gateway.gateway import Gateway
         from slimsched.serving.live import cluster as live
         from slimsched.serving.live.wire import FrameConnection, ToGateway
-        from slimsched.serving.routers.registry import SERVING, make_router
+        from slimsched.serving.options import SERVING
+        from slimsched.serving.routers.registry import make_router
         from slimsched.serving.telemetry.live_view import LiveView
 
         self.clock, self.took_s, self._chance = Clock(), 0.0, Random(0)
@@ -189,9 +190,8 @@ class Rig:
         observers: list[object] = []
         cluster = live.LiveCluster(gateway, self, observers)
         service = InferenceService(cluster, Limits())
-        view = LiveView(scenario.cluster, SERVING)
-        view.ask(gateway.census)
-        observers += [Metrics(gateway, service.tally, cluster.power_source, SERVING), view]
+        view = LiveView(gateway, SERVING)
+        observers += [Metrics(gateway, service.tally, SERVING, frame=lambda: view.frame(cluster.now_s)), view]
         observers += [metrics.ClusterLog(scenario.cluster.names)]
         self.cluster, self.view, self.service = cluster, view, service
         self.servers, self.fronts = [], []
@@ -204,14 +204,15 @@ class Rig:
         number = model.tree.index[model.spec.path(plan)] if plan else -1
         for index in range(FRONTS):
             wire = Wire()
-            link = FrameConnection(FromFront, lambda _, m, at=index: self.desks[at].received(m), print)
+            link = FrameConnection(FromFront, lambda _, m, at=index: self.sessions[at].received(m), print)
             link.connection_made(wire)
             share = len(range(index, calls, FRONTS))
             self.fronts.append(Front(link, wire, share, images, number))
-        self.desks = [FrontDesk(service, cluster, front.connection) for front in self.fronts]
+        self.sessions = [FrontSession(service, cluster, front.connection.send) for front in self.fronts]
         service.phase = Phase.READY
 
     arena, profiles = None, False
+    clock_zero_s, first_id, waiting = Clock.now_s, 0, ()
 
     async def start(self, listener: object) -> None:
         """All servers are up at once."""

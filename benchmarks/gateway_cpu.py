@@ -35,9 +35,9 @@ def serve() -> None:
     """Run `slim serve` with servers and fronts that stand in for the real ones."""
     from slimsched.cli.app import main
     from slimsched.serving.api.fronts import fronts
-    from slimsched.serving.live import processes
+    from slimsched.serving.live import engine
 
-    processes.SERVER, fronts.FRONT = "stand_in_server", "stand_in_front"
+    engine.SERVER, fronts.FRONT = "stand_in_server", "stand_in_front"
     sys.argv = ["slim", *sys.argv[2:]]
     if PROFILE not in os.environ:
         main()

@@ -42,7 +42,7 @@ def _run(policy: str, jobs: list, setting: JobSetting) -> tuple[float, float, in
     simulation = build(policy, jobs, setting, 0)
     wall_s, processor_s = perf_counter(), process_time()
     simulation.run()
-    return perf_counter() - wall_s, process_time() - processor_s, simulation.events
+    return perf_counter() - wall_s, process_time() - processor_s, len(simulation.log)
 
 
 if __name__ == "__main__":

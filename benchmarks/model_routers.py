@@ -14,8 +14,7 @@ from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.live.sensors import open_nvml
 from slimsched.serving.measure.examples import made_up_examples
 from slimsched.serving.measure.live_runs import compare_live, in_turn
-from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.files import build_scenario, read_scenario
+from slimsched.serving.scenario.files import load_scenario
 
 
 def main() -> None:
@@ -27,8 +26,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.3)
     parser.add_argument("--seconds", type=float, default=6.0)
     options = parser.parse_args()
-    raw, path = read_scenario(options.config)
-    scenario = build_scenario({**raw, "model": [{"source": options.model}]}, path.name, path.parent)
+    scenario = load_scenario(options.config, models=[options.model])
     model = scenario.cluster.models[0]
     widest_per_s = capacity_per_s(scenario.cluster, model.spec.widest)
     rate = options.load * widest_per_s
@@ -45,7 +43,6 @@ def main() -> None:
             in_turn(options.routers.split(","), scenario, seed=0, rounds=1),
             [made_up_examples(model.spec, count=64)],
             meter=open_nvml(0),
-            make=make_router,
             progress=lambda router: print(router, flush=True),
         )
     )

@@ -23,15 +23,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from running import SLIM, running
+from running import SLIM, running, scenario_options
 from wrk import run_wrk
 
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.api.client.client import write_request
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.live.engine import KEEP_MEMORY
 from slimsched.serving.live.executor import CpuExecutor
-from slimsched.serving.live.processes import KEEP_MEMORY
 from slimsched.serving.live.server import host_models
 from slimsched.serving.measure.examples import made_up_examples
 from slimsched.serving.scenario.files import read_model
@@ -115,7 +115,7 @@ def offline_cuda(source: str, plan: Plan, batch: int, seconds: float) -> float:
 def server(source: str, config: str, port: int, log: Path, fronts: int | None) -> Any:
     """`slim serve` with this model, in a process of its own."""
     models = [] if source == "slimresnet" else ["--model", source]
-    command = [*SLIM, "serve", *models, "--config" if config.endswith(".toml") else "--scenario", config]
+    command = [*SLIM, "serve", *models, *scenario_options(config)]
     command += ["--http-port", str(port), "--grpc-port", str(port + 1)]
     command += [] if fronts is None else ["--fronts", str(fronts)]
     with running(command, f"http://127.0.0.1:{port}/v2/health/ready", log):
@@ -184,22 +184,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--config", default="", help="scenario of the server; by default two cores, or h200")
+    parser.add_argument("--config", default="machine", help="scenario of the server; machine: its own choice")
     parser.add_argument("--port", type=int, default=18200)
     options = parser.parse_args()
-    model = read_model(options.model, rated=False)
-    plans = [model.spec.path(text) for text in options.plan or ()] or [
-        model.spec.narrowest,
-        model.spec.widest,
-    ]
-    config = options.config or (
-        "h200" if options.device == "cuda" else str(HERE / "peers" / "two-cores.toml")
-    )
     batch = options.batch or (32 if options.device == "cpu" else 64)
     with (
         TemporaryDirectory() as folder,
-        server(options.model, config, options.port, Path(folder) / "log", options.fronts),
+        server(options.model, options.config, options.port, Path(folder) / "log", options.fronts),
     ):
+        model = read_model(options.model, rated=False)  # the server has measured what it lacks
+        plans = [model.spec.path(text) for text in options.plan or ()]
+        plans = plans or [model.spec.narrowest, model.spec.widest]
         for plan in plans:
             rounds = [_round(options, model, plan, batch) for _ in range(options.rounds)]
             for number, images in enumerate(options.images):

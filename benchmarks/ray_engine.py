@@ -28,11 +28,9 @@ from ray.cluster_utils import Cluster
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
-from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import Engine, LocalEngine
+from slimsched.serving.live.engine import Engine, LocalEngine, specs_of
 from slimsched.serving.live.wire import Fetch, FrameConnection, run
-from slimsched.serving.measure.live_runs import specs_of
 from slimsched.serving.ray.engine import join
 from slimsched.serving.ray.messages import Handed, pack, unpack
 from slimsched.serving.scenario.files import load_scenario
@@ -69,13 +67,11 @@ def two_servers() -> Scenario:
     return msgspec.structs.replace(scenario, hosts=tuple(hosts), gateway=gateway)
 
 
-async def measure(
-    engine: Engine, zero_s: float, first: int, moving: bool, seconds: float
-) -> dict[str, float]:
+async def measure(engine: Engine, moving: bool, seconds: float) -> dict[str, float]:
     """Measure latency one request at a time, throughput of many, and the gateway's CPU time per block."""
     scenario = two_servers()
-    gateway = Gateway(scenario.cluster, FixedRouter(moving), scenario.gateway, first_block=first)
-    live = LiveCluster(gateway, engine, clock_zero_s=zero_s, first_id=first)
+    gateway = Gateway(scenario.cluster, FixedRouter(moving), scenario.gateway, first_block=engine.first_id)
+    live = LiveCluster(gateway, engine)
     await live.start()
     try:
         for _ in range(50):
@@ -137,10 +133,8 @@ def engines(address: str, seconds: float, rounds: int) -> None:
 
 async def _one(name: str, address: str, moving: bool, seconds: float) -> dict[str, float]:
     if name == "ray":
-        engine = join(specs_of(two_servers(), 0.0), address=address)
-        return await measure(engine, engine.clock_zero_s, engine.first_id, moving, seconds)
-    zero_s = monotonic()
-    return await measure(LocalEngine(specs_of(two_servers(), zero_s)), zero_s, 0, moving, seconds)
+        return await measure(join(specs_of(two_servers()), address=address), moving, seconds)
+    return await measure(LocalEngine(specs_of(two_servers())), moving, seconds)
 
 
 def activations(shape: tuple[int, ...]) -> torch.Tensor:
@@ -233,15 +227,15 @@ async def membership(cluster: Cluster) -> list[tuple[str, float]]:
     hosts = (scenario.hosts[0], Host(resources={"spare": 1.0}))
     scenario = msgspec.structs.replace(scenario, hosts=hosts)
     node = cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES, resources={"spare": 1.0})
-    engine = join(specs_of(scenario, 0.0), address=cluster.address)
+    engine = join(specs_of(scenario), address=cluster.address)
     gateway = Gateway(scenario.cluster, FixedRouter(True), scenario.gateway, first_block=engine.first_id)
-    live = LiveCluster(gateway, engine, clock_zero_s=engine.clock_zero_s, first_id=engine.first_id)
+    live = LiveCluster(gateway, engine)
     await live.start()
     name, seen = scenario.cluster.names[1], asyncio.Event()
 
     async def load() -> None:
         while True:
-            answers = await asyncio.gather(*live.submit_each([Example([IMAGE])] * 16))
+            answers = await asyncio.gather(*[live.submit([IMAGE]) for _ in range(16)])
             if any(name in one.receipts[0].servers for one in answers):
                 seen.set()
 

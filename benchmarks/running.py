@@ -14,11 +14,23 @@ SLIM = [sys.executable, "-c", "from slimsched.cli.app import main; main()"]
 START_S = 240.0
 
 
+MACHINE = "machine"
+"""Instead of a scenario: what `slim serve` chooses by itself."""
+
+
+def scenario_options(config: str) -> list[str]:
+    """Return the options that name a scenario or a file of one; none for this machine."""
+    return [] if config == MACHINE else ["--config" if config.endswith(".toml") else "--scenario", config]
+
+
 def serve_command(config: str, fronts: int, port: int) -> list[str]:
-    """Return the command that serves a scenario, or a file of one, at this port and over gRPC at the next."""
-    kind = "--config" if config.endswith(".toml") else "--scenario"
+    """Return the command that serves a scenario, or this machine, at this port and over gRPC at the next.
+
+    On this machine the number of fronts is its own choice too.
+    """
     ports = ["--http-port", str(port), "--grpc-port", str(port + 1)]
-    return [*SLIM, "serve", kind, config, "--fronts", str(fronts), *ports]
+    given = [] if config == MACHINE else ["--fronts", str(fronts)]
+    return [*SLIM, "serve", *scenario_options(config), *given, *ports]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ measured.
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from time import monotonic, perf_counter, process_time
 from typing import Any
 
@@ -26,9 +27,8 @@ from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import SegmentFinished, TelemetryReceived
 from slimsched.serving.gateway.observation import Observation, Route, Router
-from slimsched.serving.live.calls import Example
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import EngineListener
+from slimsched.serving.live.engine import EngineListener
 from slimsched.serving.live.wire import BatchDone, TakeBlock, ToGateway, ToServer, run
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
@@ -46,7 +46,7 @@ ROUTERS = (
     "sharded:32:goal",
 )
 SIMULATED = ("sed", "goal", "sharded:32:goal")
-IMAGE = Example([bytes(3 * 32 * 32)])
+IMAGE = bytes(3 * 32 * 32)
 
 
 def fleet(servers: int, requests: int) -> Scenario:
@@ -118,10 +118,14 @@ class Stopwatch:
         self.routers: list[TimedRouter] = []
         self.gateway_s = self.telemetry_s = 0.0
 
-    def make(self, spec: str, cluster: Cluster, seed: int, goal: Goal | None) -> Router:
-        """Make a router that measures its own time."""
-        self.routers.append(TimedRouter(make_router(spec, cluster, seed, goal)))
-        return self.routers[-1]
+    def router(self, spec: str) -> Callable[..., Router]:
+        """Return the function that makes a router which measures its own time."""
+
+        def make(cluster: Cluster, seed: int, goal: Goal | None) -> Router:
+            self.routers.append(TimedRouter(make_router(spec, cluster, seed, goal)))
+            return self.routers[-1]
+
+        return make
 
     def __enter__(self) -> "Stopwatch":
         self._handle, self._sample = Gateway.handle, SimulatedCluster._sample
@@ -159,7 +163,7 @@ def simulations(numbers: list[int], requests: int) -> None:
         scenario = fleet(number, requests)
         for spec in SIMULATED:
             with Stopwatch() as stopwatch:
-                row = simulate(scenario, spec, make=stopwatch.make).summary
+                row = simulate(scenario, stopwatch.router(spec)).summary
             router_s = sum(one.spent_s for one in stopwatch.routers)
             each = 1e6 / max(1, row.arrived)
             times = [router_s, stopwatch.gateway_s - router_s, stopwatch.telemetry_s, row.wall_s]
@@ -177,8 +181,10 @@ class InstantEngine:
 
     arena = None
     """Inputs travel in messages."""
+    first_id, waiting = 0, ()
 
     def __init__(self, servers: int, spec: ModelSpec) -> None:
+        self.clock_zero_s = monotonic()
         self._servers, self._spec, self._row = servers, spec, bytes(spec.answer_bytes)
         self._encode = msgspec.msgpack.Encoder().encode
         self._to_server = msgspec.msgpack.Decoder(ToServer)
@@ -237,12 +243,12 @@ async def live(servers: int, spec: str, images: int) -> tuple[float, float]:
     router = make_router(spec, scenario.cluster, 0)
     gateway = Gateway(scenario.cluster, router, replace(scenario.gateway, step_s=0.002))
     engine = InstantEngine(servers, scenario.cluster.models[0].spec)
-    cluster = LiveCluster(gateway, engine, clock_zero_s=monotonic())
+    cluster = LiveCluster(gateway, engine)
     await cluster.start()
-    await asyncio.gather(*cluster.submit_each([IMAGE] * 256))
+    await asyncio.gather(*[cluster.submit([IMAGE]) for _ in range(256)])
     began_s, engine.server_s = perf_counter(), 0.0
     for _ in range(images // 2048):
-        await asyncio.gather(*cluster.submit_each([IMAGE] * 2048))
+        await asyncio.gather(*[cluster.submit([IMAGE]) for _ in range(2048)])
     rate = images / (perf_counter() - began_s - engine.server_s)
     snapshot = ServerSnapshot(
         taken_s=0.0, utilization=0.5, power_w=50.0, vram_bytes=1, queued=(1, 2, 3, 4), instances=8

@@ -10,8 +10,9 @@ import tarfile
 from functools import cache
 from pathlib import Path
 
+from measured_models import SIZES, Scaling, SiaProfile
+
 from slimsched.jobs.domain import Job, TrainingModel
-from slimsched.jobs.traces.measured_models import SIZES, Scaling, SiaProfile
 
 ARCHIVE = Path("traces") / "sia_pollux_profiles_workloads.tar.gz"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.setting import SchedulerSetting
 from slimsched.jobs.slurm import controller
-from slimsched.jobs.slurm.controller import Clock, DryRunClient, SlurmController, observe
+from slimsched.jobs.slurm.controller import DryRunClient, SlurmController, observe
 from slimsched.jobs.slurm.wire import JobRequest
 from slimsched.jobs.traces.models import TRAINING_MODELS
 
@@ -52,7 +52,7 @@ def main() -> None:
         looks, rounds = [], []
         for _ in range(10):
             begin_s = time.perf_counter()
-            seen = observe(client, racks=racks, partition=None, unix_s=time.time(), clock=Clock())
+            seen = observe(client, racks=racks, partition=None, unix_s=time.time(), speed=1.0)
             looks.append(time.perf_counter() - begin_s)
             begin_s = time.perf_counter()
             dry.round(seen)

@@ -36,8 +36,8 @@ from slimsched.core.clock import Timeline
 from slimsched.core.config import ConfigError
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
-from slimsched.serving.domain.request import Block, Key, Request, block_of, onward
-from slimsched.serving.gateway.messages import SegmentFinished
+from slimsched.serving.domain.request import Key, Request, block_of, onward
+from slimsched.serving.gateway.messages import BlockDropped, SegmentFinished
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.simulated.server import SimulatedServer
@@ -211,14 +211,13 @@ class Ended:
         self.energy_j = 0.0
         self.batches = 0
 
-    def segment_finished(self, event: SegmentFinished) -> None:
+    def report(self, event: SegmentFinished | BlockDropped) -> None:
+        """Take one report."""
+        assert isinstance(event, SegmentFinished), "nothing is dropped: there are no deadlines"
         for block in event.blocks:
             self.end_s[[request.id for request in block.requests]] = event.finished_s
         self.energy_j += event.energy_j
         self.batches += 1
-
-    def block_dropped(self, server: int, block: Block, reason: str) -> None:
-        raise AssertionError("nothing is dropped: there are no deadlines")
 
 
 def simulate(
@@ -233,7 +232,7 @@ def simulate(
         models=[model],
         options=options,
         timeline=timeline,
-        upstream=ended,
+        report=ended.report,
         observers=[],
     )
     server.start(warm=True)

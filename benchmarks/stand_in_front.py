@@ -3,18 +3,15 @@
 import asyncio
 import os
 import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from slimsched.serving.api.calls import Call, ModelFace
+from slimsched.serving.api.calls import Call, ModelApi
 from slimsched.serving.api.fronts.bundles import FrontListens, FrontReady, ToFront
-from slimsched.serving.api.fronts.front import FrontLink
-from slimsched.serving.api.fronts.fronts import FrontSpec
+from slimsched.serving.api.fronts.front import FrontSpec, RemoteCallHandler, read_front_spec
 from slimsched.serving.api.limits import RefusalError
 from slimsched.serving.domain.request import Terms
-from slimsched.serving.live.memory import InputArena
 from slimsched.serving.live.wire import FrameConnection, run
 
 SETTING = "SLIM_STAND_IN"
@@ -31,14 +28,14 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float = 1e18
 
 
-async def _ask_forever(link: FrontLink, face: ModelFace, sent: Sent, counts: np.ndarray) -> None:
+async def _ask_forever(link: RemoteCallHandler, api: ModelApi, sent: Sent, counts: np.ndarray) -> None:
     """Send one call after the other."""
     arena = link.arena
-    size = sent.images * face.spec.row_bytes
+    size = sent.images * api.spec.row_bytes
     room = None if arena is None else arena.take(size)
     inputs = bytes(size) if room is None else room
-    terms = Terms(plan=face.plan(sent.plan) if sent.plan else -1, deadline_s=sent.deadline_s)
-    call = Call(id="", face=face, inputs=(inputs,), count=sent.images, terms=terms, outputs=())
+    terms = Terms(plan=api.plan(sent.plan) if sent.plan else -1, deadline_s=sent.deadline_s)
+    call = Call(id="", api=api, inputs=(inputs,), count=sent.images, terms=terms, outputs=())
     while True:
         try:
             await link.infer(call)
@@ -50,19 +47,22 @@ async def _ask_forever(link: FrontLink, face: ModelFace, sent: Sent, counts: np.
 
 async def _serve(spec: FrontSpec, sent: Sent) -> None:
     loop, gone = asyncio.get_running_loop(), asyncio.Event()
-    arena = InputArena(Path(spec.arena), part=1 + spec.index, parts=1 + spec.fronts) if spec.arena else None
-    link = FrontLink(arena)
+
+    def received(connection: FrameConnection, message: ToFront) -> None:
+        link.received(connection, message)
+
     _, gateway = await loop.create_unix_connection(
-        lambda: FrameConnection(ToFront, link.received, lambda _: gone.set()), spec.calls_socket
+        lambda: FrameConnection(ToFront, received, lambda _: gone.set()), spec.calls_socket
     )
-    link.use(gateway)
-    gateway.send(FrontReady(front=spec.index, life=spec.life, secret=spec.secret))
+    link = RemoteCallHandler(gateway, spec.open_arena())
+    gateway.send(FrontReady(index=spec.index, life=spec.life, secret=spec.secret))
     await link.introduced.wait()
-    gateway.send(FrontListens(http_port=spec.http_port, grpc_port=spec.grpc_port))
+    given = spec.listening
+    gateway.send(FrontListens(http_port=given.http_port, grpc_port=given.grpc_port))
     counts = np.memmap(sent.counts, np.uint64, "r+", shape=(spec.fronts, 2))[spec.index]
     share = [number for number in range(sent.calls) if number % spec.fronts == spec.index]
-    face = link.face("slimresnet")
-    work = [link.report_forever(), *(_ask_forever(link, face, sent, counts) for _ in share)]
+    api = link.api("slimresnet")
+    work = [link.report_forever(), *(_ask_forever(link, api, sent, counts) for _ in share)]
     tasks = [asyncio.ensure_future(one) for one in work]
     await asyncio.wait([asyncio.ensure_future(gone.wait()), *tasks], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -71,7 +71,7 @@ async def _serve(spec: FrontSpec, sent: Sent) -> None:
 
 def main() -> None:
     """Send what the environment says."""
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=FrontSpec)
+    spec = read_front_spec(sys.stdin.buffer.read())
     run(_serve(spec, msgspec.json.decode(os.environ[SETTING], type=Sent)))
 
 

@@ -13,18 +13,19 @@ from slimsched.serving.domain.cluster import Host, Instance
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Key
-from slimsched.serving.live import server_main
+from slimsched.serving.live import server
 from slimsched.serving.live.executor import Executor
 from slimsched.serving.live.server import read_models
-from slimsched.serving.live.wire import ServerSpec
+from slimsched.serving.live.wire import ServerSpec, ServerStart
 
 
-class StandIn:
+class StandIn(Executor):
     """An executor that waits as long as a batch would take, and answers with zeros."""
 
     def __init__(self, models: Sequence[ServedModel], profile: Profile) -> None:
+        super().__init__([])
         self.device, self.lanes = torch.device("cpu"), 4
-        self._models, self._profile = {model.number: model for model in models}, profile
+        self._served, self._profile = {model.number: model for model in models}, profile
         self._due_s = 0.0
 
     def load(self, instance: Instance) -> int:
@@ -42,7 +43,7 @@ class StandIn:
             return inputs
         due_s, self._due_s = self._due_s, 0.0
         time.sleep(due_s)
-        outputs = self._models[key.model].spec.outputs
+        outputs = self._served[key.model].spec.outputs
         return tuple([torch.zeros((count, *one.shape), dtype=DTYPES[one.datatype]) for one in outputs])
 
     def example(self, key: Key, rows: int) -> Tensors:
@@ -51,30 +52,27 @@ class StandIn:
 
     def ends(self, key: Key) -> bool:
         """Whether a key completes a plan."""
-        spec = self._models[key.model].spec
+        spec = self._served[key.model].spec
         return spec.ends(key.last_segment, key.choices[-1])
 
     def is_confident(self, model: int) -> bool:
         """It is not."""
         return False
 
-    def memory_bytes(self) -> int:
-        """Nothing is loaded."""
-        return 0
-
 
 def main() -> None:
     """Serve as the spec on standard input says, on no device."""
-    spec = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerSpec)
-    bare = msgspec.structs.replace(spec, host=Host(kind="cpu"), sensors="modelled")
-    sys.stdin = io.TextIOWrapper(io.BytesIO(msgspec.json.encode(bare)))
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerStart)
+    bare = msgspec.structs.replace(start.spec, host=Host(kind="cpu"), sensors="modelled")
+    raw = msgspec.json.encode(msgspec.structs.replace(start, spec=bare))
+    sys.stdin = io.TextIOWrapper(io.BytesIO(raw))
 
     def make(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
-        return StandIn(models, read_models(spec)[1])  # type: ignore[return-value]
+        return StandIn(models, read_models(spec)[1])
 
-    server_main.make_executor = make
-    server_main.warm_up = lambda *_: None
-    server_main.main()
+    server.make_executor = make
+    server.warm_up = lambda *_: None
+    server.main()
 
 
 if __name__ == "__main__":

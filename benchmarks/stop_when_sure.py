@@ -21,10 +21,10 @@ from typing import Any
 
 from slimsched.cli.serving.scenario import examples_of
 from slimsched.core.statistics import mean_of
-from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_accuracy_at
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.live.wire import run
 from slimsched.serving.measure.live_runs import LiveRow, Turn, compare_live
-from slimsched.serving.routers.registry import SERVING, make_router
+from slimsched.serving.options import SERVING
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario
 
@@ -66,9 +66,7 @@ def main() -> None:
             names = list(ROUTERS) if number % 2 else list(ROUTERS)[::-1]
             turns = [Turn(ROUTERS[name], busy, number) for name in names]
             turns.append(Turn(FULL, at(scenario, FULL_LOAD, given.seconds, FULL_DEADLINE_S), number))
-            work = compare_live(
-                scenario, turns, examples, meter=None, make=make_router, progress=lambda _: None
-            )
+            work = compare_live(scenario, turns, examples, meter=None, progress=lambda _: None)
             for name, row in zip([*names, FULL], run(work), strict=True):
                 rows[name].append(row)
         results.append(found := figures_of(scenario, load, busy.load.rate_per_s, rows))
@@ -85,7 +83,7 @@ def figures_of(
         "load": load,
         "rate_per_s": rate_per_s,
         "bound": fluid_optimum(scenario.cluster, rate_per_s).accuracy,
-        "sure_bound": sure_accuracy_at(scenario.cluster, rate_per_s),
+        "sure_bound": fluid_optimum(scenario.cluster, rate_per_s, sure=True).accuracy,
     }
     for name, runs in rows.items():
         found[name] = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.gateway.bounds import count_policy
-from slimsched.serving.gateway.prices import PRICES, CostToGo
+from slimsched.serving.gateway.goal import PRICES, CostToGo
 from slimsched.serving.scenario.files import load_scenario
 
 COSTS = np.array([0.12, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50, 0.60, 0.70, 0.80])
@@ -34,7 +34,7 @@ def curves(model: ServedModel, work: dict) -> tuple[np.ndarray, np.ndarray]:
         first = model.tree.index[cost_to_go.course((), 0, price, 0.0, 0.0)]
         if first in table.row:
             found = count_policy(model, table, cost_to_go.further(price, 0.0).plan[0], first)
-            point = sum(share * work[key] for key, share in found.way.uses.items()), found.way.value
+            point = sum(share * work[key] for key, share in found.uses.items()), found.value
         else:
             leaf = model.tree.plans[first]
             point = sum(work[key] for key in model.legs(leaf)), model.scored.accuracy(leaf)

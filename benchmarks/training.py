@@ -9,13 +9,10 @@ import numpy as np
 import torch
 from training_step import EPOCH_IMAGES, make_step, seconds
 
-from slimsched.models.slimresnet import layers
-from slimsched.models.slimresnet.layers import fused_kernels
-from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.models.training.loop import NARROWEST, WIDEST
+from slimsched.models.shipped import default_figures, default_spec
+from slimsched.models.slimresnet import resnet as layers
+from slimsched.models.slimresnet.resnet import SlimResNet, fused_kernels
 from slimsched.models.training.recipe import TrainingRecipe
-from slimsched.models.width import WIDTH_TUPLES
 
 PEAK_FLOP_PER_S = 790e12
 
@@ -27,8 +24,9 @@ def use_fused(on: bool) -> None:
 
 def floor_s() -> float:
     """Return the seconds per epoch for the matrix arithmetic alone: forward once, backward twice."""
-    mean = float(np.mean([SLIM_RESNET.total_macs(widths) for widths in WIDTH_TUPLES]))
-    macs = SLIM_RESNET.total_macs(WIDEST) + SLIM_RESNET.total_macs(NARROWEST) + 2 * mean
+    spec, figures = default_spec(), default_figures()
+    by_plan = {plan: figures.plan_macs(spec, plan) for plan in spec.plans}
+    macs = by_plan[spec.widest] + by_plan[spec.narrowest] + 2 * float(np.mean(list(by_plan.values())))
     return EPOCH_IMAGES * macs * 2 * 3 / PEAK_FLOP_PER_S
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 import torch
 from training_step import EPOCH_IMAGES, make_step, seconds
 
-from slimsched.models.slimresnet.elastic import load
+from slimsched.models.loading import load
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.training.recipe import TrainingRecipe
+from slimsched.models.width import SEGMENTS
 
 SHAPES = {
     "64 tokens, dim 320": VitShape(),
@@ -39,7 +40,8 @@ def make_vit_step(
         in_place_share=0.5,
     )
     net = SlimVit(shape).to(device)
-    net.use_compiled_blocks(compiled)
+    if compiled:
+        net.use_compiled_blocks()
     return make_step(net, recipe, capture=capture, teacher=load().net.to(device))
 
 
@@ -77,7 +79,7 @@ def main() -> None:
             print(f"| {name} | failed: {type(error).__name__}: {str(error)[:200]} |", flush=True)
             continue
         epoch_s = step_s * (EPOCH_IMAGES // options.batch)
-        macs = shape.total_macs((1.0,) * 4) / 1e9
+        macs = sum(shape.macs(segment, None, 1.0) for segment in range(SEGMENTS)) / 1e9
         print(
             f"| {name} | {macs:.3f} | {warm_up_s:.1f} | {1e3 * step_s:.1f} | {1 / step_s:.1f} "
             f"| {epoch_s:.2f} | {60 * options.minutes / epoch_s:.0f} |",

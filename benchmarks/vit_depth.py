@@ -18,30 +18,30 @@ from torch import Tensor
 from slimsched.models.data import cifar
 from slimsched.models.loading import load_model
 from slimsched.models.shipped import shipped_folder
-from slimsched.models.slimvit.elastic import SlimVitModel, VitFolded
+from slimsched.models.slimresnet.elastic import FoldedModel, FoldedSegment
 from slimsched.models.slimvit.vit import FoldedTransformerBlock
 from slimsched.serving.scenario.files import read_model
 
 BATCH = 125
 
 
-def layers_at(model: SlimVitModel, width: str) -> list[torch.nn.Module]:
+def layers_at(model: FoldedModel, width: str) -> list[torch.nn.Module]:
     """Return all layers of the network at one width, in order."""
     found: list[torch.nn.Module] = []
     for segment in range(len(model.spec.segments)):
         folded = model.segment(segment, width, None)
-        assert isinstance(folded, VitFolded)
+        assert isinstance(folded, FoldedSegment)
         found += list(folded.instance.layers)
     return found
 
 
-def block_macs(model: SlimVitModel, width: float) -> int:
+def block_macs(model: FoldedModel, width: float) -> int:
     """Return the multiply-accumulates of one block: segments 1 and 2 hold two blocks and nothing else."""
     return model.shape.macs(1, None, width) // model.shape.blocks[1]
 
 
 @torch.inference_mode()
-def answers(model: SlimVitModel, layers: list[torch.nn.Module], images: Tensor) -> list[Tensor]:
+def answers(model: FoldedModel, layers: list[torch.nn.Module], images: Tensor) -> list[Tensor]:
     """Return the classes named by the whole network, then without each block."""
     blocks = [at for at, layer in enumerate(layers) if isinstance(layer, FoldedTransformerBlock)]
     named: list[list[Tensor]] = [[] for _ in range(1 + len(blocks))]
@@ -69,7 +69,7 @@ def main() -> None:
     folder = shipped_folder("slimvit")
     assert folder is not None
     model, served = load_model(folder), read_model("slimvit")
-    assert isinstance(model, SlimVitModel)
+    assert isinstance(model, FoldedModel)
     test = cifar.read(Path(os.environ["SLIM_DATA"]), "test")
     among = np.arange(0, len(test.images), given.every)
     images, labels = torch.from_numpy(test.images[among]), torch.from_numpy(test.labels[among])

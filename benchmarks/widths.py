@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from slimsched.models.slimresnet.elastic import load
-from slimsched.models.slimresnet.resnet import fold
+from slimsched.models.loading import load
+from slimsched.models.shipped import default_figures, default_spec
 from slimsched.models.width import SEGMENTS, WIDTHS
 
 
@@ -17,7 +17,7 @@ def best_time_s(widths: tuple[float, ...], images: torch.Tensor, repeats: int) -
     """Return the seconds for one batch through the folded segments, the best of several runs."""
     net = load().net
     segments = [
-        fold(net, index, width=width, previous=widths[index - 1] if index else None)
+        net.instance(index, width=width, previous=widths[index - 1] if index else None)
         for index, width in enumerate(widths)
     ]
     times = []
@@ -39,13 +39,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     images = torch.randn(options.batch, 3, 32, 32)
-    shape = load().card.shape
+    spec, figures = default_spec(), default_figures()
     print(f"batch {options.batch}, {options.threads} thread(s), best of {options.repeats}")
     print("| width | million MACs | of 1.0 | ms per image | of 1.0 |\n|---|---|---|---|---|")
     rows = [(width, best_time_s((width,) * SEGMENTS, images, options.repeats)) for width in reversed(WIDTHS)]
-    whole_macs, whole_s = shape.total_macs((1.0,) * SEGMENTS), rows[0][1]
+    whole_macs, whole_s = figures.plan_macs(spec, spec.widest), rows[0][1]
     for width, seconds in rows:
-        macs = shape.total_macs((width,) * SEGMENTS)
+        macs = figures.plan_macs(spec, spec.path(str(width)))
         ms = 1e3 * seconds / options.batch
         print(
             f"| {width} | {macs / 1e6:.1f} | 1/{whole_macs / macs:.1f} "

@@ -36,7 +36,7 @@ def on_files(files: Any, config: Any) -> Any:
                 files.append(File.generated(config, source, abs_src_path=str(one)))
     decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
     lines = [f"* [{one.read_text().splitlines()[0].removeprefix('# ')}]({one.name})" for one in decisions]
-    text = "\n".join(["# Decisions", "", "Half a page each: context, decision, cost.", "", *lines])
+    text = "\n".join(["# Decisions", "", "Context, decision, consequences, what was measured.", "", *lines])
     files.append(File.generated(config, "decisions/index.md", content=text))
     return files
 

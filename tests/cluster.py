@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from slimsched.models.quality import QualityTable
-from slimsched.models.slimresnet.shape import path_of, widths_of
 from slimsched.models.spec import (
     START,
     ModelFigures,
@@ -35,7 +34,7 @@ def choice(width: float) -> int:
 
 def path(*widths: float) -> Path:
     """The path that these widths make."""
-    return path_of(widths)
+    return tuple(map(choice, widths))
 
 
 def key(segment: int, width: float, previous: float | None = None) -> Key:
@@ -46,6 +45,11 @@ def key(segment: int, width: float, previous: float | None = None) -> Key:
 def widths(one: Key) -> tuple[float, ...]:
     """The widths at which a key runs its segments."""
     return widths_of(one.choices)
+
+
+def widths_of(plan: Path) -> tuple[float, ...]:
+    """The widths at which a plan of SlimResNet runs its segments."""
+    return tuple(WIDTHS[position] for position in plan)
 
 
 def toy_model(
@@ -122,10 +126,10 @@ def flat_profile(
             Profile(
                 name=name,
                 source="made for a test",
-                batches=[1, 16],
-                concurrency=[1, 2],
-                latency_s={one: [[latency_s, latency_s], [latency_s, latency_s]] for one in keys},
-                energy_j={one: [1.0, 1.0] for one in keys},
+                batches=(1, 16),
+                concurrency=(1, 2),
+                latency_table_s={one: [[latency_s, latency_s], [latency_s, latency_s]] for one in keys},
+                energy_table_j={one: [1.0, 1.0] for one in keys},
                 instance_bytes=dict.fromkeys(places, instance_bytes),
                 load_s=dict.fromkeys(places, 0.001),
                 idle_w=10.0,

@@ -5,10 +5,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from slimsched.cli.app import main
+from typer.testing import CliRunner as TyperRunner
+
+from slimsched.cli.app import assembled, main
 
 
 class Done(NamedTuple):
@@ -17,6 +19,14 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+
+class CliRunner(TyperRunner):
+    """Invokes `slim` in this process, with what Typer's own runner offers."""
+
+    def invoke(self, words: list[str], **more: Any) -> Any:  # type: ignore[override]
+        """Run one command."""
+        return super().invoke(assembled(), words, **more)
 
 
 class HangError(Exception):

@@ -9,7 +9,62 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import warm_start
 from served import Served, load, serve
+
+SHARED = (
+    "cluster",
+    "browser",
+    "attacked",
+    "expressed",
+    "fronted",
+    "library",
+    "secured",
+    "shared",
+    "spoken",
+    "server",
+    "served",
+)
+"""Fixtures that start something costly for several tests; pytest-xdist runs these tests in one process."""
+
+SLOW = ("cluster", "browser")
+"""A Slurm and a browser wait more than they work: what needs them is slow by nature."""
+
+PROCESSES = "slimsched.serving.live.processes"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests together that share a server, a browser or a Slurm, so that it is started once."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        if any(name in item.fixturenames for name in SLOW):
+            item.add_marker(pytest.mark.slow)
+        name = next((name for name in SHARED if name in item.fixturenames), None)
+        if name is not None and item.get_closest_marker("xdist_group") is None:
+            (*_, fixture) = item._fixtureinfo.name2fixturedefs[name]
+            kind = item.callspec.indices.get(name, "") if hasattr(item, "callspec") else ""
+            item.add_marker(pytest.mark.xdist_group(f"{name}-{kind}-{fixture.baseid}"))
+
+
+@pytest.fixture(autouse=True)
+def _warm_servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the servers of gateways in this process, except for slow tests: those start them as users do."""
+    if PROCESSES in sys.modules and not is_slow(request):
+        monkeypatch.setattr(sys.modules[PROCESSES], "subprocess", warm_start.asking(warm_start.warm_servers))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests measure out of the user's cache, also of servers that tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def is_slow(request: pytest.FixtureRequest) -> bool:
+    """Whether the test that asks is slow by nature."""
+    return request.node.get_closest_marker("slow") is not None
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +77,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     """A server of the test's own, with options of its own."""
+    is_warm = not is_slow(request)
     running: list[Served] = []
 
     def start(*options: str) -> Served:
-        running.append(serve(tmp_path, *options))
+        running.append(serve(tmp_path, *options, warm=is_warm))
         return running[-1]
 
     yield start

@@ -5,7 +5,9 @@ from torch import Tensor
 
 from cluster import MODEL, key
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, trained_model
+from slimsched.models.loading import trained_model
+from slimsched.models.network import Trained
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.serving.domain.request import Key
 from slimsched.serving.live.executor import CpuExecutor, HostedModel
 
@@ -44,7 +46,7 @@ def run_legs(executor: CpuExecutor, widths: tuple[float, ...], raw: Tensor) -> T
     return logits
 
 
-def whole_network(trained: TrainedModel, raw: Tensor, widths: tuple[float, ...]) -> Tensor:
+def whole_network(trained: Trained, raw: Tensor, widths: tuple[float, ...]) -> Tensor:
     """What the network gives in one go, as it was trained."""
     plain = SlimResNetModel(trained, precision=torch.float32)
     with torch.no_grad():

@@ -138,7 +138,7 @@ class House:
             for node in ast.walk(self._trees[name]):
                 if isinstance(node, kinds):
                     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                    yield f"{name}: {node.name}", (node.end_lineno or 0) - node.lineno + 1
+                    yield f"{name}:{node.lineno}: {node.name}", (node.end_lineno or 0) - node.lineno + 1
 
 
 def modules_of_a_simulated_request() -> set[str]:

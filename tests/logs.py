@@ -10,8 +10,7 @@ from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY_NAME
 from slimsched.serving.gateway import messages as gateway_commands
 from slimsched.serving.gateway import messages as gateway_events
 from slimsched.serving.routers.autoscaler import LoadReported, Scale
-from slimsched.serving.scheduler import messages as scheduler_commands
-from slimsched.serving.scheduler import messages as scheduler_events
+from slimsched.serving.scheduler import scheduler
 
 
 class Decoded(NamedTuple):
@@ -26,7 +25,7 @@ def types_of(machine: str) -> tuple[Any, Any]:
         return gateway_events.Event, gateway_commands.Command
     if machine == AUTOSCALER_NAME:
         return LoadReported, Scale
-    return scheduler_events.Event, scheduler_commands.Command
+    return scheduler.Event, scheduler.Command
 
 
 def entries(path: Path) -> list[Decoded]:

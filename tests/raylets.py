@@ -10,9 +10,8 @@ from slimsched.core.log import Observer
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.measure.live_runs import specs_of
+from slimsched.serving.live.engine import specs_of
 from slimsched.serving.ray.engine import RayEngine, join
-from slimsched.serving.routers.autoscaler import load_of
 from slimsched.serving.scenario.files import load_scenario
 
 STORE_BYTES = 80 * 2**20
@@ -91,10 +90,9 @@ async def start(
     config.write_text(CONFIG + extra)
     scenario = load_scenario(str(config)).for_clients()
     engine = join(
-        specs_of(scenario, 0.0), address=raylets.address, namespace=namespace, autoscale=scenario.autoscale
+        specs_of(scenario), address=raylets.address, namespace=namespace, autoscale=scenario.autoscale
     )
     gateway = Gateway(scenario.cluster, Wanderer(), scenario.gateway, first_block=engine.first_id)
-    engine.watch_load(lambda: load_of(gateway))
-    live = LiveCluster(gateway, engine, observers, clock_zero_s=engine.clock_zero_s, first_id=engine.first_id)
+    live = LiveCluster(gateway, engine, observers)
     await live.start()
     return live, engine

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from warm_start import warm_servers
+
 CONFIG = """
 name = "two-cores"
 accuracy = "measured"
@@ -68,11 +70,13 @@ class Served:
 
     def children(self) -> list[int]:
         """Its server processes."""
-        return self._running("server_main")
+        names = self.log.with_suffix(".servers")
+        warm = [int(line) for line in names.read_text().split()] if names.exists() else []
+        return self._running("live.server") + [pid for pid in warm if Path(f"/proc/{pid}").exists()]
 
     def fronts(self) -> list[int]:
         """Its front processes."""
-        return self._running("front_main")
+        return self._running("fronts.front")
 
     def renew_fronts(self) -> None:
         """Kill its front processes, and wait until others have taken their places."""
@@ -100,11 +104,27 @@ class Served:
         return [int(pid) for pid in found if module in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
-def serve(folder: Path, *options: str) -> Served:
-    """Start `slim serve` and wait until it is ready."""
+COLD = "from slimsched.cli.app import main; main()"
+WARM = """
+import sys
+sys.path.insert(0, {folder!r})
+import warm_start
+sys.path.pop(0)
+warm_start.lend({address!r}, {names!r})
+"""
+
+
+def serve(folder: Path, *options: str, warm: bool = True) -> Served:
+    """Start `slim serve` and wait until it is ready; its servers are forked from a `warm` process."""
     config, log = folder / "two-cores.toml", folder / "serve.log"
     config.write_text(CONFIG)
-    command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve"]
+    program = COLD
+    if warm:
+        names = log.with_suffix(".servers")
+        names.unlink(missing_ok=True)
+        where = {"folder": str(Path(__file__).parent), "address": warm_servers(), "names": str(names)}
+        program = WARM.format(**where) + COLD
+    command = [sys.executable, "-c", program, "serve"]
     options = options if "--config" in options else ("--config", str(config), *options)
     command += ["--http-port", "0", "--grpc-port", "0", *options]
     if "--fronts" not in options:

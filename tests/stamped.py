@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slimsched.models.package import read_spec, write_figures_file
+from slimsched.models.package import figures_json, read_spec
 from slimsched.models.quality import write_quality
 from slimsched.models.spec import ModelFigures, StepFigures
 
@@ -88,7 +88,7 @@ def stamped_folder(
         output=dict.fromkeys(places, 3),
         workspace=dict.fromkeys(places, 10),
     )
-    write_figures_file(folder / "figures.json", spec, figures)
+    (folder / "figures.json").write_bytes(figures_json(spec, figures))
     example = np.arange(40) // 2  # neighbours are alike, so that both halves have the same accuracy
     correct = example[None, :] < 20 * np.array(ACCURACIES)[:, None]
     write_quality(folder / "quality.npz", correct, texts=[spec.text(plan) for plan in spec.plans])

@@ -18,7 +18,7 @@ import typer
 from msgspec import Meta, Struct
 
 import slimsched
-from slimsched.cli.app import app
+from slimsched.cli.app import HOMES
 from slimsched.jobs.setting import POLICIES
 from slimsched.serving.routers.registry import _TABLE as ROUTER_TABLE
 
@@ -28,9 +28,8 @@ NOT_INPUT = {
     "serving/api": "the protocols check what they are sent, with refusals of their own",
     "serving/ray": "messages between our own processes",
     "serving/live/wire.py": "messages between our own processes",
-    "serving/live/server_main.py": "what the gateway tells its own servers",
+    "serving/live/server.py": "what the gateway tells its own servers",
     "serving/live/cuda.py": "messages between our own processes",
-    "jobs/telemetry.py": "events of a log, which replay checks one by one; JSON has no NaN",
     "serving/telemetry/live_view.py": "entries of a log, which are only shown; JSON has no NaN",
     "serving/telemetry/stories.py": "entries of a log, which are only told; JSON has no NaN",
     "core/log.py": "events of a log, which it checks one by one; JSON has no NaN",
@@ -58,7 +57,7 @@ def test_every_type_that_a_file_is_read_into_has_ranges() -> None:
 
 def test_every_option_of_every_command_has_a_range() -> None:
     loose = []
-    for name, command in _commands(app, "slim"):
+    for name, command in (one for home in HOMES.items() for one in _commands_at(*home)):
         hints = get_type_hints(inspect.unwrap(command), include_extras=True)
         numbers = [path for field, kind in hints.items() for path in _loose(kind, field)]
         loose += [f"{name}: {path}" for path in numbers]
@@ -73,7 +72,7 @@ def test_every_option_of_a_router_or_policy_has_a_range(table: Any) -> None:
         f"{name}: {option.name}"
         for name in table.builtin
         for option in table.options(name).values()
-        if any(_loose(option.type, option.name))
+        if any(_loose(option.annotation, option.name))
     ]
     assert not loose, "\n".join(loose)
 
@@ -131,6 +130,16 @@ def _ranges(kind: Any) -> bool:
     return bool(own) or any(_ranges(one) for one in get_args(kind) if get_origin(kind))
 
 
+def _commands_at(name: str, home: str) -> Iterator[tuple[str, Any]]:
+    """Yield the command that a table of `slim` names, or all commands of a group."""
+    module, _, there = home.partition(":")
+    loaded = getattr(importlib.import_module(f"slimsched.cli.{module}"), there)
+    if isinstance(loaded, typer.Typer):
+        yield from _commands(loaded, f"slim {name}")
+    else:
+        yield f"slim {name}", loaded
+
+
 def _commands(group: typer.Typer, name: str) -> Iterator[tuple[str, Any]]:
     for command in group.registered_commands:
         assert command.callback is not None
@@ -170,7 +179,7 @@ def _type_argument(call: ast.Call) -> ast.expr | None:
 
 
 KNOWN_NAMES = {
-    ("models/package.py", "shape_kind(self.shape)"): ["Shape"],
+    ("models/package.py", "kind"): ["NetworkShape", "VitShape"],
     ("serving/workload/arrivals.py", "ARRIVALS[kind][1]"): ["BurstShape", "DayShape", "NoShape", "StepShape"],
     ("jobs/slurm/wire.py", "kind"): ["JobRequest", "Memory"],
 }

@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from slimsched.core.config import NotPrivateError, own_folder
 from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, Status
 
 _MARK = "SLIM_THROW_AWAY_SLURM"
@@ -126,10 +125,12 @@ class ThrowAwaySlurm:
 
     def check_owner(self) -> None:
         """Refuse a folder that somebody else has put in its place; make it if there is none."""
-        try:
-            own_folder(self.folder)
-        except NotPrivateError as error:
-            raise SlurmError(str(error)) from None
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700)
+        status = self.folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise SlurmError(f"{self.folder} is not a folder of this user; name another one")
 
     def start_controller(self) -> None:
         """Start slurmctld, which takes up the state it left behind, if any."""

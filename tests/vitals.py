@@ -23,6 +23,7 @@ class Vitals:
         self._served, self._growth_bytes = served, growth_bytes
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
+        solve_bound(served)
         self.idle_bytes = self.peak_bytes = rss_bytes(served)
         self.health_s = HEALTH_S + 5.0 * max(health_s(served.http) for _ in range(20))
         self.slowest_s = 0.0
@@ -52,6 +53,22 @@ class Vitals:
                 self.most_files = max(self.most_files, open_files(self._served))
             except (OSError, AssertionError, http.client.HTTPException) as error:
                 self.failures.append(f"{type(error).__name__} {error}")
+
+
+def solve_bound(served: Served) -> None:
+    """Ask for an answer, and for metrics until the fluid bound is there: its solver takes 60 MB, once."""
+    image = (
+        b'{"inputs":[{"name":"images","shape":[1,3,32,32],"datatype":"UINT8","data":['
+        + b"0," * 3071
+        + b"0]}]}"
+    )
+    give_up_s = time.monotonic() + 8.0
+    while not served.metric("slim_bound_accuracy") > 0.0 and time.monotonic() < give_up_s:
+        connection = http.client.HTTPConnection(served.http, timeout=30)
+        connection.request("POST", "/v2/models/slimresnet/infer", image)
+        connection.getresponse().read()
+        connection.close()
+        time.sleep(0.2)
 
 
 def health_s(address: str) -> float:

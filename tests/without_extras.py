@@ -23,6 +23,7 @@ NEEDS = {
     "report run": "plot",
     "serve": "serve",
     "serve --engine ray": "ray",
+    "machine": "serve",
     "client photos/cat/a.png": "client",
     "load": "serve",
     "load --plot a.png": "plot",

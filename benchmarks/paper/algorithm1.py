@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,22 +20,23 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.core.log import Entry, Log, find_logs
+from slimsched.core.plots import pyplot
+from slimsched.dashboard.pictures import shades
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance
 from slimsched.serving.gateway.messages import Event as GatewayEvent
 from slimsched.serving.gateway.messages import TelemetryReceived
 from slimsched.serving.scenario.files import RunSetting
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.scheduler.scheduler import (
     Command,
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
+    SchedulerOptions,
     TelemetrySampled,
     UnloadInstance,
 )
-from slimsched.serving.scheduler.messages import Event as SchedulerEvent
-from slimsched.serving.scheduler.scheduler import SchedulerOptions
-from slimsched.serving.telemetry.pictures import pyplot, shades
+from slimsched.serving.scheduler.scheduler import Event as SchedulerEvent
 
 if TYPE_CHECKING:
     from slimsched.serving.measure.examples import ExampleSet
@@ -320,12 +320,11 @@ def _live(scenario: Scenario, seed: int, data: Path | None) -> FleetHistory:
 
 async def _serve(scenario: Scenario, seed: int, examples: "list[ExampleSet]", folder: Path) -> None:
     """Run the load, then leave the servers up until they have unloaded what is idle."""
-    from slimsched.serving.live.processes import LocalEngine, RunLog
-    from slimsched.serving.measure.live_runs import KeptEngine, run_live, specs_of
+    from slimsched.serving.live.engine import RunLog, specs_of
+    from slimsched.serving.measure.live_runs import KeptEngine, run_live
 
-    zero_s = monotonic()
     with RunLog(folder, RunSetting(scenario={}, router=ROUTER, seed=seed), len(scenario.cluster)) as log:
-        engine = KeptEngine(LocalEngine(specs_of(scenario, zero_s, log)))
+        engine = KeptEngine(specs_of(scenario), log=log)
         print("starting the servers", file=sys.stderr)
         await engine.open()
         try:
@@ -337,7 +336,6 @@ async def _serve(scenario: Scenario, seed: int, examples: "list[ExampleSet]", fo
                 seed=seed,
                 observers=(log,),
                 engine=engine,
-                clock_zero_s=zero_s,
             )
             await asyncio.sleep(max(one.idle_unload_s for one in scenario.schedulers) + TAIL_S)
         finally:

@@ -19,9 +19,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from slimsched.core.pareto import unbeaten
 from slimsched.core.statistics import Mean, mean_of
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.learning.tune import Point, Try, front, run
+from slimsched.serving.learning.tune import Point, Try, run
 from slimsched.serving.learning.worlds import (
     hidden_overhead,
     noisy,
@@ -139,7 +140,7 @@ def standing(condition: str, points: Sequence[Point]) -> Standing:
 
 def accuracy_at(points: Sequence[Point], p99_s: float) -> float | None:
     """Return the accuracy that a front reaches at a p99, between its points; None if it is never as quick."""
-    best = front(points)
+    best = unbeaten(points, lambda one: (one.p99_s, float(np.nan_to_num(one.accuracy))))
     if not best or best[0].p99_s > p99_s:
         return None
     return float(np.interp(p99_s, [one.p99_s for one in best], [one.accuracy for one in best]))

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from slimsched.core.config import UNREADABLE, Amount, Bytes, Count, DataError, Seconds, SlimError
+from slimsched.dashboard.pictures import shades
 from slimsched.models.slimresnet.shape import SLIM_RESNET
-from slimsched.serving.telemetry.pictures import shades
 
 
 class FigurePoint(Struct, frozen=True, kw_only=True):
@@ -158,7 +158,7 @@ def _gpu_facts() -> dict[str, str]:
 
 def plot(name: str, figures: DeviceFigures, path: Path) -> None:
     """Draw one of the figures."""
-    from slimsched.serving.telemetry.pictures import pyplot
+    from slimsched.core.plots import pyplot
 
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")

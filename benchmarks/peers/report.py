@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from slimsched.serving.telemetry.pictures import COLOURS, pyplot
+from slimsched.core.plots import COLOURS, pyplot
 
 STYLES = {1.0: "-", 0.5: "--", 0.25: ":"}
 CHOSEN = {"free": ("free width", "-"), "sure": ("stopping when sure", "--")}

@@ -29,7 +29,7 @@ from report import write_report
 from setting import Setting
 
 from slimsched.cli.serving.scenario import test_examples
-from slimsched.serving.routers.registry import SERVING
+from slimsched.serving.options import SERVING
 from slimsched.serving.scenario.files import shipped_model
 
 WIDTHS = (0.25, 0.5, 1.0)

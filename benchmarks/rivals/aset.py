@@ -134,7 +134,7 @@ class AsetRouter(LearnedRouter):
             self._decided_s, self._decision = seen.now_s, self._decide(seen)
         route = self.fast[self._decision.action].route(seen)
         if route is not None:
-            way = self._head_features.ahead(seen.model, seen.path).prospect.numbers.index(route.choice)
+            way = self._head_features.ahead(seen.model, seen.path).values.numbers.index(route.choice)
             if self.decisions is not None:
                 choices = self._head_features.of_choices(seen, self.v, route.server, seen.path)
                 self.decisions.append(replace(self._decision, gain=float(choices[way, 0])))

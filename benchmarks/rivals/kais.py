@@ -139,7 +139,7 @@ class KaisRouter(LearnedRouter):
         if self._slow is None or seen.now_s - self._decided_s >= EVERY_S:
             self._decided_s, self._slow = seen.now_s, self._orchestrate(seen)
         slow, v = self._slow, self.v
-        numbers = self._fast_features.ahead(seen.model, seen.path).prospect.numbers
+        numbers = self._fast_features.ahead(seen.model, seen.path).values.numbers
         kept = kept_choices(len(numbers))[:, slow.kept]  # (choices, servers)
         context, servers = self._fast_features.of_servers(seen, v, kept)
         logits = server_prior(servers) + outputs(self._server, context, servers)[:, 0] - seen.penalty_s

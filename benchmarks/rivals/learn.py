@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import date
-from math import exp, log
 from pathlib import Path
 from random import Random
 
@@ -29,17 +28,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimsched.core.policy_file import write_policy
-from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.learning import tune as tuning
-from slimsched.serving.learning.policies import WORTH_S, block_rewards, mlp
+from slimsched.serving.learning.policies import WORTH_S, block_rewards, draw_worth_s, mlp
 from slimsched.serving.learning.ppo import (
     HEAD_OPTIONS,
+    IMPOSSIBLE,
     Forward,
+    Learner,
     PpoTrainer,
     Progress,
-    load_weights,
-    weights_of,
 )
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
@@ -59,22 +57,21 @@ class AsetNetwork(nn.Module):
         self.value = mlp(SYSTEM, hidden)
 
 
-class AsetPolicy:
+class AsetPolicy(Learner):
     """Learns which router should decide; `v` is drawn anew for each episode."""
+
+    network: AsetNetwork
 
     def __init__(self, hidden: int = 32) -> None:
         self.network = AsetNetwork(hidden)
 
     def router(self, cluster: Cluster, rng: Random, epsilon: float) -> AsetRouter:
         """Make a router for one episode, which collects decisions."""
-        v = exp(rng.uniform(log(WORTH_S[0]), log(WORTH_S[1])))
-        router = AsetRouter(cluster, rng, self.weights(), v, epsilon=epsilon)
+        router = AsetRouter(cluster, rng, self.weights(), draw_worth_s(rng), epsilon=epsilon)
         router.decisions = []
         return router
 
-    def rewards(
-        self, router: AsetRouter, decisions: Sequence[AsetDecision], outcomes: Sequence[Outcome]
-    ) -> Values:
+    def rewards(self, decisions: Sequence[AsetDecision], outcomes: Sequence[Outcome]) -> Values:
         """Return, for each block, the mean reward of all blocks with the same slow decision."""
         log_v, gain = [one.state[0] for one in decisions], [one.gain for one in decisions]
         rewards = block_rewards(log_v, gain, outcomes)
@@ -82,9 +79,6 @@ class AsetPolicy:
         _, which = np.unique(numbers, return_inverse=True)
         means: Values = np.bincount(which, rewards) / np.maximum(1, np.bincount(which))
         return means[which]
-
-    def look(self, decisions: Sequence[AsetDecision]) -> None:
-        """Do nothing: the features are scaled by hand."""
 
     def batch(self, decisions: Sequence[AsetDecision]) -> tuple[Tensor, Forward]:
         """Return the actions of these decisions, and the function that computes their logits and values."""
@@ -96,14 +90,6 @@ class AsetPolicy:
             return [network.policy(rows)], network.value(rows).squeeze(1)
 
         return torch.tensor([[one.action] for one in decisions]), forward
-
-    def weights(self) -> dict[str, Values]:
-        """Return the weights that an AsetRouter needs, and those of the value."""
-        return weights_of(self.network)
-
-    def use(self, weights: dict[str, Values]) -> None:
-        """Go on from these weights."""
-        load_weights(self.network, weights)
 
 
 Values = NDArray[np.float64]
@@ -119,28 +105,24 @@ class KaisNetwork(nn.Module):
         self.value = mlp(CONTEXT + kais.SYSTEM + NODE, hidden)
 
 
-class KaisPolicy:
+class KaisPolicy(Learner):
     """Learns both agents for any number of servers; `v` is drawn anew for each episode."""
+
+    network: KaisNetwork
 
     def __init__(self, hidden: int = 32) -> None:
         self.network = KaisNetwork(hidden)
 
     def router(self, cluster: Cluster, rng: Random, epsilon: float) -> KaisRouter:
         """Make a router for one episode, which collects decisions."""
-        v = exp(rng.uniform(log(WORTH_S[0]), log(WORTH_S[1])))
-        router = KaisRouter(cluster, rng, self.weights(), v, epsilon=epsilon)
+        router = KaisRouter(cluster, rng, self.weights(), draw_worth_s(rng), epsilon=epsilon)
         router.decisions = []
         return router
 
-    def rewards(
-        self, router: KaisRouter, decisions: Sequence[KaisDecision], outcomes: Sequence[Outcome]
-    ) -> Values:
+    def rewards(self, decisions: Sequence[KaisDecision], outcomes: Sequence[Outcome]) -> Values:
         """Return the reward of each block, by the v of its decision."""
         log_v, gain = [one.context[0] for one in decisions], [one.gain for one in decisions]
         return block_rewards(log_v, gain, outcomes)
-
-    def look(self, decisions: Sequence[KaisDecision]) -> None:
-        """Do nothing: the features are scaled by hand."""
 
     def batch(self, decisions: Sequence[KaisDecision]) -> tuple[Tensor, Forward]:
         """Return the actions of these decisions, and the function that computes their logits and values."""
@@ -173,14 +155,6 @@ class KaisPolicy:
         system = slow[:, : kais.SYSTEM + NODE]  # nothing that depends on which server was drawn
         value = network.value(torch.cat([context, system], dim=1)).squeeze(1)
         return [server.masked_fill(~is_server, IMPOSSIBLE), network.keep(slow)], value
-
-    def weights(self) -> dict[str, Values]:
-        """Return the weights that a KaisRouter needs, and those of the value."""
-        return weights_of(self.network)
-
-    def use(self, weights: dict[str, Values]) -> None:
-        """Go on from these weights."""
-        load_weights(self.network, weights)
 
 
 POLICIES = {"aset": AsetPolicy, "kais": KaisPolicy}

@@ -1,6 +1,6 @@
-"""Trains an order of waiting jobs by PPO: collect → advantages → update → report, with `kernel.ppo`'s losses.
+"""Trains an order of waiting jobs by PPO: collect → advantages → update → report, with the losses of `ppo`.
 
-    python benchmarks/rivals/learn_order.py --updates 30 --out my-order.json --resume my-run.safetensors
+    python benchmarks/rivals/learn_order.py --updates 30 --out my-order.json --resume my-run.pt
     slim jobs compare --policies dally,benchmarks/rivals/learned_order.py:Rl:my-order.json --arrivals batch
 
 A decision gives one waiting job a shift. From then until the job is done it costs
@@ -37,21 +37,20 @@ from torch import Tensor, nn
 
 from slimsched.cli.jobs.workload import read_cluster_named
 from slimsched.core.config import ConfigError
-from slimsched.core.ppo import (
-    Collected,
-    Losses,
-    UpdateOptions,
-    advantages,
-    checkpoint_errors,
-    learn,
-    read_checkpoint,
-    write_checkpoint,
-)
 from slimsched.jobs.domain import Job, Machine, fabric_named
 from slimsched.jobs.scheduler.waiting import JobState
 from slimsched.jobs.simulated.comparison import JobSetting, build, prepare
 from slimsched.jobs.telemetry import JobHistory, histories
 from slimsched.jobs.traces.jobs import generate_jobs
+from slimsched.serving.learning.ppo import (
+    Collected,
+    Losses,
+    UpdateOptions,
+    advantages,
+    learn,
+    read_checkpoint,
+    write_checkpoint,
+)
 
 Values = NDArray[np.float64]
 
@@ -377,29 +376,24 @@ class JobTrainer:
 def save_training(path: Path, trainer: JobTrainer, curve: list[JobProgress]) -> None:
     """Write everything a run needs to go on."""
     ratio, best = trainer.best
-    write_checkpoint(
-        path,
-        trainer.network,
-        trainer.optimiser,
-        {f"best.{name}": torch.tensor(value) for name, value in best.items()},
-        {
-            "update": trainer.update_number,
-            "best": ratio,
-            "pull": trainer.pull.tolist(),
-            "curve": msgspec.to_builtins(curve),
-        },
-    )
+    story = {
+        "update": trainer.update_number,
+        "best": ratio,
+        "best_weights": {name: torch.tensor(value) for name, value in best.items()},
+        "pull": trainer.pull.tolist(),
+        "curve": msgspec.to_builtins(curve),
+    }
+    write_checkpoint(path, trainer.network, trainer.optimiser, story)
 
 
 def resume_training(path: Path, trainer: JobTrainer) -> list[JobProgress]:
     """Bring a trainer to where a run stopped; returns the curve so far."""
-    with checkpoint_errors(path, "kind", "start another file"):
-        tensors, story = read_checkpoint(path, trainer.network, trainer.optimiser)
-        best = {name.removeprefix("best."): value.double().numpy().copy() for name, value in tensors.items()}
-        trainer.best = (float(story["best"]), best)
-        trainer.pull = np.array(story["pull"])
-        trainer.update_number = int(story["update"])
-        return [msgspec.convert(row, JobProgress) for row in story["curve"]]
+    story = read_checkpoint(path, trainer.network, trainer.optimiser)
+    best = {name: value.double().numpy().copy() for name, value in story["best_weights"].items()}
+    trainer.best = (story["best"], best)
+    trainer.pull = np.array(story["pull"])
+    trainer.update_number = story["update"]
+    return [JobProgress(**row) for row in story["curve"]]
 
 
 def train(trainer: JobTrainer, out: Path, *, cluster: str, seed: int, resume: Path | None = None) -> float:

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimsched.cli.serving.serve import serve
     from slimsched.core.config import SlimError
     from slimsched.core.version import __version__
     from slimsched.jobs.domain import Job, Topology
@@ -21,11 +20,12 @@ if TYPE_CHECKING:
     from slimsched.jobs.traces.jobs import generate_jobs
     from slimsched.models.adapters import Exits, Family, Nested, Switched
     from slimsched.models.elastic import ElasticModel, PlanRun
-    from slimsched.models.loading import load_model
-    from slimsched.models.slimresnet.elastic import trained_model
+    from slimsched.models.loading import load_model, trained_model
     from slimsched.models.spec import ModelSpec, TensorSpec
     from slimsched.serving.api.client.client import Client
+    from slimsched.serving.app import serve
     from slimsched.serving.domain.cluster import Cluster, Fault
+    from slimsched.serving.gateway.bounds import BoundCurve
     from slimsched.serving.gateway.goal import Goal, parse_goal
     from slimsched.serving.gateway.observation import Observation, Route, Router
     from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from slimsched.serving.scenario.files import load_scenario
     from slimsched.serving.scenario.scenario import Scenario
     from slimsched.serving.simulated.run import compare, simulate
-    from slimsched.serving.telemetry.live_view import Recorder
-    from slimsched.serving.telemetry.run_folder import BoundCurve
 
 __all__ = [
     "BoundCurve",
@@ -57,7 +55,6 @@ __all__ = [
     "PlanRun",
     "PpoOptions",
     "PpoTrainer",
-    "Recorder",
     "RewardWeights",
     "Route",
     "Router",
@@ -81,7 +78,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BoundCurve": "serving.telemetry.run_folder",
+    "BoundCurve": "serving.gateway.bounds",
     "Client": "serving.api.client.client",
     "Cluster": "serving.domain.cluster",
     "ElasticModel": "models.elastic",
@@ -100,7 +97,6 @@ _HOMES = {
     "PaperPolicy": "serving.learning.policies",
     "PpoOptions": "serving.learning.ppo",
     "PpoTrainer": "serving.learning.ppo",
-    "Recorder": "serving.telemetry.live_view",
     "RewardWeights": "serving.learning.rollout",
     "Route": "serving.gateway.observation",
     "Router": "serving.gateway.observation",
@@ -117,10 +113,10 @@ _HOMES = {
     "load_scenario": "serving.scenario.files",
     "parse_goal": "serving.gateway.goal",
     "prepare_jobs": "jobs.simulated.comparison:prepare",
-    "serve": "cli.serving.serve",
+    "serve": "serving.app",
     "simulate": "serving.simulated.run",
     "simulate_jobs": "jobs.simulated.comparison:simulate",
-    "trained_model": "models.slimresnet.elastic",
+    "trained_model": "models.loading",
 }
 """Where each name is defined, and what it is called there if that differs."""
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from cluster import MEGABYTE, MODEL, choice
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Instance, ServerSnapshot
 from slimsched.serving.gateway.messages import TelemetryReceived
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.scheduler.scheduler import (
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
+    SchedulerOptions,
     Started,
     TelemetrySampled,
     UnloadInstance,
 )
-from slimsched.serving.scheduler.scheduler import SchedulerOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 

@@ -13,11 +13,11 @@ from jobs.scheduler.test_policies import check
 from jobs.workloads import SMALL, encode, job, job_lists, simulation
 from slimsched.cli.jobs.app import app
 from slimsched.core.config import SlimError
-from slimsched.core.ppo import UpdateOptions
 from slimsched.jobs.domain import Job
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.simulated.comparison import JobSetting
 from slimsched.jobs.telemetry import histories
+from slimsched.serving.learning.ppo import UpdateOptions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "rivals"))
 
@@ -119,9 +119,9 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path) -> None:
     whole = JobTrainer(sensitive_and_long, options, seed=1)
     whole.train(lambda point: None)
     first = JobTrainer(sensitive_and_long, options, seed=1)
-    save_training(tmp_path / "run.safetensors", first, [first.step()])
+    save_training(tmp_path / "run.pt", first, [first.step()])
     second = JobTrainer(sensitive_and_long, options, seed=1)
-    assert len(resume_training(tmp_path / "run.safetensors", second)) == 1
+    assert len(resume_training(tmp_path / "run.pt", second)) == 1
     second.train(lambda point: None)
     for name, value in whole.weights().items():
         assert value == pytest.approx(second.weights()[name], abs=1e-7)
@@ -135,9 +135,9 @@ def on_generated(jobs: int) -> JobTrainer:
 
 def test_an_order_is_trained_and_compared_from_the_command_line(tmp_path) -> None:
     out = tmp_path / "order.json"
-    ratio = train(on_generated(60), out, cluster="small", seed=0, resume=tmp_path / "run.safetensors")
+    ratio = train(on_generated(60), out, cluster="small", seed=0, resume=tmp_path / "run.pt")
     assert json.loads(out.read_text())["jct_ratio"] == pytest.approx(ratio, abs=1e-4)
-    assert (tmp_path / "run.safetensors").is_file()
+    assert (tmp_path / "run.pt").is_file()
     policies = f"{RL},dally,{RL}:{out},{RL}:file={out}"
     words = ["--cluster", "racks-64", "--jobs", "60", "--policies", policies, "--workers", "1", "--json"]
     rows = CliRunner().invoke(app, ["compare", *words])

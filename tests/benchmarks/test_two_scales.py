@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from cluster import small_cluster
 from slimsched.core.config import ConfigError
-from slimsched.core.ppo import log_probability
 from slimsched.serving.gateway.observation import Observation
-from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, log_probability
 from slimsched.serving.learning.rollout import Outcome
 from slimsched.serving.routers.classic import DriftPlusPenaltyRouter
 from slimsched.serving.routers.registry import follows_goal
@@ -86,7 +85,7 @@ def test_all_blocks_of_a_slow_decision_get_its_mean_reward() -> None:
         router.route(head(3, now_s=now_s))
     outcomes = [Outcome(number, 0.7, latency_s, 0.0, 0.0) for number, latency_s in enumerate((0.3, 0.2, 0.1))]
     assert router.decisions is not None
-    first, second, third = policy.rewards(router, router.decisions, outcomes).tolist()
+    first, second, third = policy.rewards(router.decisions, outcomes).tolist()
     assert first == second < third
 
 

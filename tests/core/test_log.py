@@ -63,6 +63,7 @@ def test_a_decision_changed_by_hand_is_named(tmp_path: Path) -> None:
     assert (difference.number, difference.machine, difference.now_s) == (51, "adder", 5.0)
     assert difference.logged == [{"type": "Sum", "value": 1276}]
     assert difference.replayed == [{"type": "Sum", "value": 1275}]
+    assert difference.story.startswith("before it: Number at 4.500000 s (entry 46), Number at 4.600000 s")
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "events.jsonl.gz"])

@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 from browsing import fits, screen, sticking_out, text, until
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from served import Served
-from slimsched.cli.app import app
 
 Load = Callable[[str], AbstractContextManager[None]]
 EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET"}
@@ -320,7 +319,7 @@ def test_an_event_log_becomes_a_page_of_its_own(
     recorded: Path, browser: Any, tmp_path: Path, keep: Callable[[str], None]
 ) -> None:
     words = ["report", str(recorded / "events.jsonl.gz"), "--out", str(tmp_path / "run.html")]
-    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(words, catch_exceptions=False).exit_code == 0
     browser.get((tmp_path / "run.html").as_uri())
     until(browser, "mode === 'recorded' && document.querySelectorAll('#servers > li').length === 3")
     assert len(browser.execute_script("return frames")) >= 239

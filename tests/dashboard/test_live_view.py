@@ -4,7 +4,8 @@ from msgspec.structs import replace
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Fault, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline
-from slimsched.serving.gateway.bounds import fluid_optimum
+from slimsched.serving.gateway.bounds import BoundCurve, fluid_optimum
+from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.messages import (
     GoalChanged,
@@ -13,11 +14,14 @@ from slimsched.serving.gateway.messages import (
     ServerUp,
     TelemetryReceived,
 )
+from slimsched.serving.gateway.observation import Router
+from slimsched.serving.routers.goal import GoalRouter
+from slimsched.serving.routers.guard import GuardedRouter
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
-from slimsched.serving.telemetry.live_view import FRAMES, Frame, LiveView, Recorder, Stages
+from slimsched.serving.telemetry.live_view import FRAMES, Frame, LiveView, Stages
 from slimsched.serving.telemetry.meter import Trace
-from slimsched.serving.telemetry.run_folder import BoundCurve
 
 KILL = Fault(server="server-0", at_s=0.4, kind="kill")
 RESTORE = Fault(server="server-0", at_s=1.2, kind="restore")
@@ -26,10 +30,14 @@ RESTORE = Fault(server="server-0", at_s=1.2, kind="restore")
 def recorded(rate_per_s: float = 3000.0) -> tuple[Trace, list[Frame]]:
     scenario = load_scenario("paper").with_load(rate_per_s=rate_per_s, seconds=2.0)
     scenario = scenario.with_faults((KILL, RESTORE))
-    curve = BoundCurve(scenario.cluster)
-    recorder = Recorder(scenario.cluster, "sed", seconds=2.0, bound=curve.accuracy)
-    trace = simulate(scenario, "sed", seed=1, observers=[recorder])
-    return trace, recorder.frames
+    trace = simulate(scenario, "sed", seed=1, record=True)
+    return trace, list(trace.frames)
+
+
+def view_of(name: str, router: Router | None = None) -> LiveView:
+    scenario = load_scenario(name)
+    router = router or make_router("sed", scenario.cluster, 0)
+    return LiveView(Gateway(scenario.cluster, router, scenario.gateway), "sed")
 
 
 def test_every_request_is_somewhere_exactly_once() -> None:
@@ -61,7 +69,7 @@ def test_a_dead_server_is_shown_with_nothing_and_returns() -> None:
 
 
 def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:
-    view = LiveView(load_scenario("paper").cluster, "sed")
+    view = view_of("paper")
     reason = "server-1 ended 5 times before it was ready (exit code 1) and was given up"
     view.observe(1.0, GATEWAY_NAME, ServerDown(server=1), [])
     view.observe(2.0, GATEWAY_NAME, ServerGivenUp(server=1, reason=reason, left=2), [])
@@ -73,7 +81,7 @@ def test_a_server_that_was_given_up_is_shown_so_until_it_is_up() -> None:
 
 
 def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
-    view = LiveView(load_scenario("paper").cluster, "goal")
+    view = view_of("paper")
     of_cats = parse_goal("min energy, accuracy>=70")
     goal = replace(parse_goal("accuracy>=75, p99<=60ms"), by_model={"cats": of_cats})
     view.observe(2.5, GATEWAY_NAME, GoalChanged(goal=goal), [])
@@ -83,9 +91,14 @@ def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
 
 
 def test_a_limit_that_yields_is_shown_and_noted_until_it_is_kept_again() -> None:
-    view = LiveView(load_scenario("paper").cluster, "goal")
+    cluster = load_scenario("paper").cluster
+    router = make_router("goal", cluster, 0, parse_goal("accuracy>=75, p99<=60ms"))
+    assert isinstance(router, GuardedRouter)
+    assert isinstance(router.router, GoalRouter)
+    (model,) = router.router.active
+    view = view_of("paper", router)
     for at_s, is_kept in ((1.0, True), (2.0, False), (3.0, False), (4.0, True)):
-        view.limits = lambda is_kept=is_kept: [("accuracy>=75", is_kept), ("p99<=60ms", True)]  # type: ignore[misc]
+        model.yielding = () if is_kept else ("accuracy>=75",)
         frame = view.frame(at_s)
         assert [limit.kept for limit in frame.limits] == [is_kept, True]
     noted = [(one.at_s, one.text) for one in frame.happenings]
@@ -93,7 +106,7 @@ def test_a_limit_that_yields_is_shown_and_noted_until_it_is_kept_again() -> None
 
 
 def test_a_server_is_called_one_whatever_its_name() -> None:
-    view = LiveView(load_scenario("laptop").cluster, "sed")
+    view = view_of("laptop")
     snapshot = ServerSnapshot(
         taken_s=0.0, queued=(0,), instances=1, utilization=0.5, power_w=10.0, vram_bytes=1
     )
@@ -119,9 +132,8 @@ def test_figures_cover_the_last_second() -> None:
 
 def test_the_guard_of_a_learned_router_is_counted() -> None:
     scenario = load_scenario("paper").with_load(rate_per_s=500.0, seconds=0.5)
-    recorder = Recorder(scenario.cluster, "goal", seconds=0.5)
-    simulate(scenario, "goal:shadow=1", seed=0, observers=[recorder])
-    (counted,) = recorder.frames[-1].guard.items()
+    trace = simulate(scenario, "goal:shadow=1", seed=0, record=True)
+    (counted,) = trace.frames[-1].guard.items()
     assert counted[0] == "shadow: the router"
     assert counted[1] > 10
 
@@ -142,7 +154,7 @@ def test_names_of_several_models_stand_from_narrow_to_wide() -> None:
     assert stages.models == [0, 1, 1]
     assert stages.names == ["0.25", "0.5", "0.75", "exit", "1.0"]
     assert stages.choices == [[0, 1, 4], [0, 1, 2, 4], [3, 4]]
-    assert (stages.name(1, 1, 0), stages.last(0), stages.last(1)) == (3, 0, 2)
+    assert stages.name(1, 1, 0) == 3
 
 
 def test_decisions_have_their_reasons() -> None:

@@ -9,7 +9,7 @@ from browsing import fits, overlapping, screen, scrolling, sticking_out, until
 from two_model_run import slim
 
 from served import Served
-from slimsched.serving.telemetry.pictures import shades
+from slimsched.dashboard.pictures import shades
 
 DESKTOP, PHONE = (1280, 900), (390, 844)
 LONG_ROUTERS = "random,sed,drift-plus-penalty:v=0.612,drift-plus-penalty:v=0.6,goal,goal[p99<=80ms],"

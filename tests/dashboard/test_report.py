@@ -13,8 +13,7 @@ from two_model_run import SLIM, slim
 
 from served import CONFIG
 from slimsched import dashboard
-from slimsched.dashboard.pictures import wrapped
-from slimsched.serving.telemetry.pictures import RAMPS, shades
+from slimsched.dashboard.pictures import RAMPS, shades, wrapped
 
 VOID = {"meta", "br", "img", "input", "link", "hr", "path", "use", "rect"}
 
@@ -156,6 +155,7 @@ def test_long_names_break_between_their_parts() -> None:
     assert wrapped("sed", 2) == "sed"
 
 
+@pytest.mark.slow
 def test_a_demo_of_real_servers_has_its_report_too(tmp_path: Path) -> None:
     (tmp_path / "two.toml").write_text(CONFIG)
     short = (

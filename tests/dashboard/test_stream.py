@@ -12,6 +12,8 @@ import pytest
 
 from served import Served
 from slimsched.dashboard.live import Dashboard
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 
 
@@ -87,8 +89,9 @@ def test_a_failed_frame_is_reported_and_the_stream_continues(caplog: pytest.LogC
         return "ready"
 
     async def watch() -> tuple[list[bytes], bytes]:
-        cluster = load_scenario("laptop").cluster
-        dashboard = Dashboard(cluster, "sed", now=lambda: 1.0, phase=phase, power_sources=lambda: "")
+        scenario = load_scenario("laptop")
+        gateway = Gateway(scenario.cluster, make_router("sed", scenario.cluster, 0), scenario.gateway)
+        dashboard = Dashboard(gateway, "sed", now=lambda: 1.0, phase=phase, power_sources=lambda: "")
         looking = asyncio.create_task(dashboard.run())
         stream = dashboard.pages["/dashboard/frames"]().stream
         assert stream is not None

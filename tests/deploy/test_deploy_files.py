@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
 from doc_commands import ROOT
 from served import Served
-from slimsched.cli.app import app
+from slimsched.cli.app import command_line
 
 DEPLOY = ROOT / "deploy"
 COMPOSE_SCHEMA = os.environ.get("SLIM_COMPOSE_SCHEMA", "")
@@ -24,7 +23,7 @@ CRDS = os.environ.get("SLIM_KSERVE_CRD", "")
 
 def serve_options() -> set[str]:
     """Return every option of `slim serve`."""
-    command: Any = typer.main.get_command(app)
+    command: Any = command_line()
     return {name for one in command.commands["serve"].params for name in (*one.opts, *one.secondary_opts)}
 
 

@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from doc_commands import PAGES, ROOT, Command, commands
 from served import Served, serve
-from slimsched.cli.app import app
+from slimsched.cli.app import command_line
 
 DATA = os.environ.get("SLIM_DATA", "")
 COMMANDS = [command for page in PAGES for command in commands(page)]
+MEASUREMENTS = [command for page in sorted((ROOT / "benchmarks").glob("*.md")) for command in commands(page)]
+"""Those of the pages of figures: known, and never run here."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Not:
     where: str = ""
 
 
+SLOW = ("docs/results.md",)  # its commands measure
+
 SLURM = Not("needs a Slurm", where="tests/jobs/slurm")
 SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate": Run("--rate 300"),
@@ -59,9 +62,6 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim simulate --scenario paper --router goal": Run("--rate 600"),
     "slim simulate --log": Run("--rate 300 --seconds 0.5"),
     "slim compare": Run("--rate 600 --seconds 0.2 --warmup 0 --seeds 1 --workers 1"),
-    "slim compare --scenario edge-12 --accuracy paper --rate 3000": Not(
-        "needs the policy of the line before", where="tests/serving/learning/test_router_commands.py"
-    ),
     "slim compare --live --scenario h200": Not("needs a GPU", where="tests/cli/test_bad_inputs.py"),
     "slim compare --live --config DIR/laptop.toml": Not(
         "needs what the lines before make", where="tests/serving/measure/test_live_comparison.py"
@@ -69,7 +69,7 @@ SHORT: dict[str, Run | Ask | Not] = {
     "slim compare --engine ray": Not("needs a Ray", where="tests/serving/ray"),
     "slim servers": Not("needs a Ray", where="tests/serving/ray"),
     "slim bound": Run(),
-    "SLIM_DEATHS=50 pytest tests/hostile": Not("takes ten minutes", where="tests/hostile/test_servers.py"),
+    "slim machine": Run(),
     "python tests/hostile/chaos.py": Not("takes its minutes", where="tests/hostile/test_chaos.py"),
     "python tests/hostile/fuzz": Not("takes a minute, with sanitizers", where="tests/hostile/fuzz"),
     "slim replay": Run(),
@@ -99,13 +99,13 @@ SHORT: dict[str, Run | Ask | Not] = {
     ),
     "slim model train --data photos/": Run(),
     "slim model evaluate": Not("8 CPU-minutes, CIFAR-100", where="tests/models/test_evaluation.py"),
-    "slim model evaluate --data photos/": Run(),
+    "slim model evaluate runs/photos": Run(),
     "slim model new mymodel": Run(),
     "slim model check mymodel": Run(),
     "slim model evaluate mymodel --agreement": Run(),
     "slim model evaluate mymodel --data": Not("needs the reader's data", where="tests/models"),
     "slim model info mymodel": Run(),
-    "slim model info --model slimvit": Run(),
+    "slim model info slimvit": Run(),
     "slim model profile": Not("measures this machine", where="tests/models"),
     "slim model profile mymodel": Run("--batches 1,2 --repeats 2"),
     "slim serve": Not("the server of these tests is `make serve`", where="tests/serving/api"),
@@ -141,7 +141,7 @@ def rule(command: Command) -> Run | Ask | Not | None:
 
 def known(words: list[str]) -> Any:
     """The sub-command of `slim` that the words name."""
-    found: Any = typer.main.get_command(app)
+    found: Any = command_line()
     for word in words[1:]:
         if not hasattr(found, "commands"):
             break
@@ -150,7 +150,7 @@ def known(words: list[str]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
+@pytest.mark.parametrize("command", [*COMMANDS, *MEASUREMENTS], ids=str)
 def test_every_command_is_known_with_all_its_options(command: Command) -> None:
     words = command.words
     if words[0] == "make":
@@ -226,7 +226,12 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def as_parameter(page: Path) -> Any:
+    name = str(page.relative_to(ROOT))
+    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.mark.parametrize("page", [as_parameter(page) for page in PAGES])
 def test_the_commands_of_a_page_work_one_after_the_other(
     page: Path, desk: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -242,7 +247,7 @@ def test_the_commands_of_a_page_work_one_after_the_other(
 def run(command: Command, words: list[str]) -> None:
     """Our own command in this process, others in one of their own."""
     if words[0] == "slim":
-        done = CliRunner().invoke(app, words[1:])
+        done = CliRunner().invoke(words[1:])
         assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
         return
     program = [sys.executable] if words[0].startswith(("python", "scripts/")) else []

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import slimsched
+from command_line import CliRunner
 from doc_commands import ROOT
 from served import Served, serve
-from slimsched.cli.app import app
 
 PAGE = ROOT / "docs" / "python.md"
 BLOCK = re.compile(
@@ -87,7 +86,7 @@ def test_the_model_of_the_readme_passes_the_check(tmp_path: Path) -> None:
     )
     (tmp_path / "model.py").write_text(blocks["python"])
     (tmp_path / "model.toml").write_text(blocks["toml"])
-    done = CliRunner().invoke(app, ["model", "check", str(tmp_path)])
+    done = CliRunner().invoke(["model", "check", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "ok: 2 plans run" in done.output
 

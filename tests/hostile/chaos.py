@@ -46,7 +46,7 @@ IDLE_S = 20.0
 SLOW_READERS, PAGES = 16, 64
 """Clients that do not read, and how many pages each asks for at once."""
 
-SERVER_NAMES = (b"live.server_main", b"ray::ServerActor")
+SERVER_NAMES = (b"live.server", b"ray::ServerActor")
 
 
 @dataclass

@@ -15,6 +15,8 @@ from good_client import GoodClient, http_head, request
 from served import Served
 from vitals import Vitals, open_files
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 SECONDS = 4.0
 ENOUGH = 500

@@ -74,7 +74,7 @@ def test_an_encrypted_key_is_refused_without_asking_for_a_password(tmp_path: Pat
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-passout", "pass:word", "-days", "1"]
     make += ["-subj", "/CN=localhost", "-out", str(cert), "-keyout", str(key)]
     subprocess.run(make, check=True, capture_output=True)
-    code = "import sys; from pathlib import Path; from slimsched.cli.serving.front_door import read_tls;"
+    code = "import sys; from pathlib import Path; from slimsched.serving.api.grpc_server import read_tls;"
     code += "read_tls(Path(sys.argv[1]), Path(sys.argv[2]))"
     ran = subprocess.run(
         [sys.executable, "-c", code, str(cert), str(key)], capture_output=True, text=True, timeout=60

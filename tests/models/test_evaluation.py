@@ -4,45 +4,50 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import SHAPE, toy_images
+from toy import SHAPE, read_part, toy_images
 
-from slimsched.core.config import DataError, WidthError
+from cluster import path
+from slimsched.core.config import DataError
 from slimsched.models.data import cifar
-from slimsched.models.data.images import Colours
-from slimsched.models.evaluate import Evaluator
+from slimsched.models.elastic import PlanRun
+from slimsched.models.evaluate import image_inputs, measure
+from slimsched.models.loading import load, trained_model
+from slimsched.models.package import network_spec
 from slimsched.models.quality import read_quality, write_quality
+from slimsched.models.shipped import default_spec
 from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.elastic import load
-from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimresnet.shape import PAPER_PERCENT, SLIM_RESNET, UNIFORM, path_of, plan_tree
+from slimsched.models.slimresnet.shape import PAPER_PERCENT, UNIFORM
+from slimsched.models.spec import PlanError, PlanTree
 from slimsched.models.training.recipe import normalize
 from slimsched.models.width import WIDTH_TUPLES
 
-NET = SlimResNet(SHAPE).requires_grad_(False)
-TREE = plan_tree(SLIM_RESNET)
+SAMPLE = "sample-test1000.xz"
+PLANS = [path(*widths) for widths in UNIFORM]
+TREE = PlanTree(default_spec().plans)
 
 
 def test_sharing_segments_changes_no_result() -> None:
-    images = toy_images(4).images
+    images = toy_images(4, side=32).images
     tuples = [WIDTH_TUPLES[i] for i in (0, 1, 5, 77, 255)]
-    together = Evaluator(NET, Colours()).logits(images, tuples)
-    pixels = normalize(torch.from_numpy(images).float() / 255, Colours())
+    run, trained = PlanRun(trained_model(precision=torch.float32)), load()
+    together = dict(run.outputs((torch.from_numpy(images),), [path(*widths) for widths in tuples]))
+    pixels = normalize(torch.from_numpy(images).float() / 255, trained.card.colours)
     for widths in tuples:
-        assert torch.allclose(together[widths], NET(pixels, widths), atol=1e-5)
+        assert torch.allclose(together[path(*widths)][0], trained.net(pixels, widths), atol=1e-3)
 
 
 def test_data_of_another_class_count_is_refused() -> None:
     with pytest.raises(DataError, match="the data has 3 classes, the network 5"):
-        Evaluator(NET, Colours()).correct(toy_images(4), UNIFORM)
-    with pytest.raises(WidthError, match=r"width 0\.3"):
-        Evaluator(NET, Colours()).logits(toy_images(4).images, [(0.3,) * 4])
+        image_inputs(toy_images(4), 5)
+    with pytest.raises(PlanError, match=r"'0\.3' is not available"):
+        network_spec(SHAPE).path("0.3")
 
 
 def test_correctness_bits_survive_writing_and_reading(tmp_path: Path) -> None:
     correct = np.random.default_rng(0).random((256, 37)) < 0.7
     write_quality(tmp_path / "bits.npz", correct)
     table = read_quality(tmp_path / "bits.npz", TREE)
-    plan = path_of(WIDTH_TUPLES[9])
+    plan = path(*WIDTH_TUPLES[9])
     assert [table.is_correct(plan, i) for i in range(37)] == correct[9].tolist()
     assert table.accuracy(plan) == pytest.approx(correct[9].mean())
 
@@ -54,10 +59,10 @@ def test_a_damaged_correctness_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_shipped_bits_beat_the_paper_at_every_tuple_of_its_tables() -> None:
-    table, card = read_quality(shipped.quality_path(), TREE), load().card
+    table, card = read_quality(shipped.QUALITY, TREE), load().card
     assert table.examples == 10_000
     for widths, paper_percent in PAPER_PERCENT.items():
-        measured = round(100 * table.accuracy(path_of(widths)), 2)
+        measured = round(100 * table.accuracy(path(*widths)), 2)
         assert measured > paper_percent
         assert card.accuracy_percent[",".join(map(str, widths))] == measured
 
@@ -68,13 +73,13 @@ def test_the_shipped_bits_beat_the_paper_at_every_tuple_of_its_tables() -> None:
 def test_the_cpu_recomputes_the_shipped_bits_on_a_thousand_images() -> None:
     """At most 2 of 1,000 images a width may differ, near-ties that rounding tips (none did when shipped)."""
     folder = cifar.find(Path(os.environ["SLIM_DATA"]))
-    if folder is None or not (folder / cifar.SAMPLE).is_file():
-        pytest.skip(f"SLIM_DATA holds no {cifar.SAMPLE}")
-    sample, test = cifar.read_part(folder / cifar.SAMPLE), cifar.read(folder, "test")
+    if folder is None or not (folder / SAMPLE).is_file():
+        pytest.skip(f"SLIM_DATA holds no {SAMPLE}")
+    sample, test = read_part(folder / SAMPLE), cifar.read(folder, "test")
     first_ten = np.sort(np.concatenate([np.flatnonzero(test.labels == label)[:10] for label in range(100)]))
     assert np.array_equal(test.images[first_ten], sample.images)
-    model, table = load(), read_quality(shipped.quality_path(), TREE)
-    correct = Evaluator(model.net, model.card.colours).correct(sample, UNIFORM, batch=100)
+    model, table = trained_model(precision=torch.float32), read_quality(shipped.QUALITY, TREE)
+    correct = measure(model, image_inputs(sample, 100), plans=PLANS, batch=100).correct
     for widths, row in zip(UNIFORM, correct, strict=True):
-        kept = np.array([table.is_correct(path_of(widths), int(index)) for index in first_ten])
+        kept = np.array([table.is_correct(path(*widths), int(index)) for index in first_ten])
         assert (row != kept).sum() <= 2

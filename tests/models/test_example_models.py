@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from PIL import Image
 from toy import write_folder
 
@@ -84,7 +85,6 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> object:
     return torchvision
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("torchvision")
 def test_a_slimmable_resnet50_is_the_plain_one_at_full_width() -> None:
     from torchvision.models import resnet50
@@ -113,7 +113,6 @@ def lite() -> ElasticModel:
     return load_model(MODELS / "efficientnet_lite")
 
 
-@pytest.mark.slow
 def test_the_family_recognizes_photographs(lite: ElasticModel) -> None:
     data = pytest.importorskip("skimage.data", reason="scikit-image has the photographs")
     wanted = {"chelsea": {"tabby", "tiger cat", "Egyptian cat"}, "coffee": {"espresso"}}
@@ -127,7 +126,6 @@ def test_the_family_recognizes_photographs(lite: ElasticModel) -> None:
             assert lite.spec.labels[int(row.argmax())] in labels
 
 
-@pytest.mark.slow
 def test_the_family_passes_the_check(lite: ElasticModel) -> None:
     report = check_model(lite)
     assert report.problems == []
@@ -138,18 +136,20 @@ def test_the_family_passes_the_check(lite: ElasticModel) -> None:
 
 
 def test_evaluating_an_example_on_a_folder_of_images(tmp_path: Path) -> None:
-    from slimsched.cli.models.evaluate import evaluate_folder
+    from slimsched.cli.models.evaluate import evaluate
+    from slimsched.cli.models.options import EvaluateOptions
     from slimsched.models.package import read_quality
 
     folder = shutil.copytree(MODELS / "early_exits", tmp_path / "model")
     photos = write_folder(tmp_path / "photos", count=2)
+    options = EvaluateOptions(data=photos, device="cpu")
     with pytest.raises(DataError, match="3 class folders, but the model has 10 classes"):
-        evaluate_folder(folder, photos, device="cpu")
+        evaluate(str(folder), options, as_json=False)
     text = (folder / "model.toml").read_text()
     labels = ["blue", "green", "red", *"abcdefg"]
     (folder / "model.toml").write_text(f"labels = {labels}\n{text}")
-    evaluate_folder(folder, photos, device="cpu", as_json=True)
+    evaluate(str(folder), options, as_json=True)
     table = read_quality(folder)
     assert table.examples == 6
-    evaluate_folder(folder, tmp_path / "photos", agreement=True, device="cpu", as_json=True)
+    evaluate(str(folder), replace(options, agreement=True), as_json=True)
     assert read_quality(folder).name == "agreement with on,on,last on 6 examples"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.slimresnet import layers
+from slimsched.models.slimresnet import resnet as layers
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = not CUDA and os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton") is not None

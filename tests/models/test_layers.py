@@ -2,7 +2,7 @@ import pytest
 import torch
 from toy import SHAPE
 
-from slimsched.models.slimresnet.layers import SlimConv2d, SlimGroupNorm, SlimLinear
+from slimsched.models.slimresnet.resnet import SlimConv2d, SlimGroupNorm, SlimLinear
 
 
 def test_a_convolution_slice_is_standardized_by_its_own_weights() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import CODE, skeleton_folder, tiny_folder
 from typer.testing import CliRunner, Result
 
+from folders import CODE, skeleton_folder, tiny_folder
 from slimsched.cli.models.model import app
 from slimsched.core.config import SlimError
 from slimsched.models.package import read_quality

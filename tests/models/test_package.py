@@ -7,16 +7,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from folders import CODE, SEGMENTS, skeleton_folder, tiny_folder
 from safetensors.torch import load_file, save_file
+from toy import run_plan
 
+from folders import CODE, SEGMENTS, skeleton_folder, tiny_folder
 from slimsched.core.config import ConfigError, DataError
 from slimsched.models.check import check_model
-from slimsched.models.elastic import ModelError, run_plan
+from slimsched.models.elastic import ModelError
 from slimsched.models.loading import load_model
-from slimsched.models.package import profile_paths, read_figures, read_quality, read_spec, write_figures_file
+from slimsched.models.package import (
+    figures_json,
+    network_spec,
+    profile_paths,
+    read_figures,
+    read_quality,
+    read_spec,
+)
 from slimsched.models.quality import write_quality
-from slimsched.models.slimresnet.shape import SLIM_RESNET, slimresnet_spec
+from slimsched.models.slimresnet.shape import SLIM_RESNET
 
 
 def test_a_description_becomes_a_spec(tmp_path: Path) -> None:
@@ -197,7 +205,7 @@ def test_figures_survive_the_file_and_must_fit_the_description(tmp_path: Path) -
         read_figures(folder)
     figures = check_model(load_model(folder)).figures
     assert figures is not None
-    write_figures_file(folder / "figures.json", read_spec(folder), figures)
+    (folder / "figures.json").write_bytes(figures_json(read_spec(folder), figures))
     assert read_figures(folder) == figures
     text = (folder / "model.toml").read_text()
     (folder / "model.toml").write_text(text.replace('plans = "all"', 'plans = "uniform"'))
@@ -212,4 +220,4 @@ def test_profiles_are_listed(tmp_path: Path) -> None:
 
 
 def test_slimresnet_has_a_spec_that_the_package_can_name() -> None:
-    assert len(slimresnet_spec(SLIM_RESNET).plans) == 256
+    assert len(network_spec(SLIM_RESNET).plans) == 256

@@ -5,30 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy import SHAPE, toy_images, toy_recipe
+from toy import SHAPE, run_plan, toy_images
 
+from cluster import widths_of
 from slimsched.models.check import check_model
 from slimsched.models.data.images import Colours
-from slimsched.models.elastic import PlanRun, run_plan
-from slimsched.models.loading import load_model
-from slimsched.models.network import ModelCard, save
-from slimsched.models.package import read_figures, read_spec
-from slimsched.models.slimresnet.elastic import (
-    FoldedSegment,
-    SlimResNetModel,
-    TrainedModel,
-    cpu_precision,
-    pack,
-    trained_model,
-)
-from slimsched.models.slimresnet.resnet import SlimResNet, fold
-from slimsched.models.slimresnet.shape import widths_of
+from slimsched.models.elastic import PlanRun
+from slimsched.models.loading import load_model, trained_model
+from slimsched.models.network import Trained, save
+from slimsched.models.package import ModelCard, read_figures, read_spec
+from slimsched.models.slimresnet.elastic import FoldedSegment, SlimResNetModel, cpu_precision, pack
+from slimsched.models.slimresnet.resnet import SlimResNet
 
 CLASSES = ("a", "b", "c", "d", "e")
 
 
 @pytest.fixture(scope="module")
-def trained() -> TrainedModel:
+def trained() -> Trained:
     torch.manual_seed(0)
     net = SlimResNet(SHAPE)
     for name, weight in net.named_parameters():
@@ -39,12 +32,12 @@ def trained() -> TrainedModel:
         shape=SHAPE,
         colours=Colours(),
         classes=CLASSES,
-        recipe=toy_recipe(),
+        recipe={},
         epochs=1,
         training_s=1.0,
         trained_on="nothing",
     )
-    return TrainedModel(net=net.requires_grad_(False).eval(), card=card)
+    return Trained(net=net.requires_grad_(False).eval(), card=card)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +45,7 @@ def images() -> torch.Tensor:
     return torch.from_numpy(toy_images(4).images)
 
 
-def test_every_width_gives_what_the_network_gives(trained: TrainedModel, images: torch.Tensor) -> None:
+def test_every_width_gives_what_the_network_gives(trained: Trained, images: torch.Tensor) -> None:
     model = SlimResNetModel(trained, precision=torch.float32)
     mean, std = (torch.tensor(one).view(1, 3, 1, 1) for one in (Colours().mean, Colours().std))
     normal = (images / 255 - mean) / std
@@ -61,7 +54,7 @@ def test_every_width_gives_what_the_network_gives(trained: TrainedModel, images:
             assert torch.allclose(logits, trained.net(normal, widths_of(plan)), atol=2e-4), plan
 
 
-def test_segments_are_those_that_the_cpu_executor_folds(trained: TrainedModel, images: torch.Tensor) -> None:
+def test_segments_are_those_that_the_cpu_executor_folds(trained: Trained, images: torch.Tensor) -> None:
     model, precision = SlimResNetModel(trained), cpu_precision()
     with torch.inference_mode():
         (prepared,) = model.prepare((images,))
@@ -70,13 +63,13 @@ def test_segments_are_those_that_the_cpu_executor_folds(trained: TrainedModel, i
             x, widths = prepared, widths_of(plan)
             for segment, width in enumerate(widths):
                 previous = widths[segment - 1] if segment else None
-                x = pack(fold(trained.net, segment, width=width, previous=previous), precision)(x)
+                x = pack(trained.net.instance(segment, width=width, previous=previous), precision)(x)
             (logits,) = run_plan(model, plan, (images,))
             assert logits.dtype == torch.float32
             assert torch.equal(logits, x.float())
 
 
-def test_segments_after_different_widths_share_their_later_layers(trained: TrainedModel) -> None:
+def test_segments_after_different_widths_share_their_later_layers(trained: Trained) -> None:
     model = SlimResNetModel(trained)
     one, other = (model.segment(3, "1.0", previous) for previous in ("0.25", "1.0"))
     assert isinstance(one, FoldedSegment)
@@ -85,8 +78,8 @@ def test_segments_after_different_widths_share_their_later_layers(trained: Train
     assert one.instance.layers[0] is not other.instance.layers[0]
 
 
-def test_a_trained_folder_is_a_model_folder(trained: TrainedModel, tmp_path: Path) -> None:
-    save(tmp_path, "model", trained.net, trained.card)
+def test_a_trained_folder_is_a_model_folder(trained: Trained, tmp_path: Path) -> None:
+    save(tmp_path, trained.net, trained.card)
     spec = read_spec(tmp_path)
     assert (spec.name, spec.labels, len(spec.plans)) == ("toy", CLASSES, 256)
     model = load_model(tmp_path)

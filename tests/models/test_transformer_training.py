@@ -7,9 +7,10 @@ import pytest
 import torch
 from toy import toy_images, toy_recipe
 
+from slimsched.models.slimvit.shape import VitRecipe
 from slimsched.models.training import loop
 from slimsched.models.training.loop import train
-from slimsched.models.training.recipe import Recipe, VitRecipe
+from slimsched.models.training.recipe import Recipe
 
 CPU = torch.device("cpu")
 DATA = toy_images(40)
@@ -24,13 +25,18 @@ def vit_recipe(**training: object) -> Recipe:
 
 
 def run(folder: Path, recipe: Recipe, **more: object) -> tuple[dict[str, torch.Tensor], loop.EpochProgress]:
-    net, progress = train(recipe, DATA, colours=DATA.colours(), folder=folder, device=CPU, **more)  # type: ignore[arg-type]
-    return net.state_dict(), progress
+    trained, progress = train(recipe, DATA, folder, device=CPU, **more)  # type: ignore[arg-type]
+    return trained.net.state_dict(), progress
 
 
 def test_a_transformer_that_was_stopped_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    def report(one: loop.EpochReport) -> None:
+        if one.epoch == 2:
+            raise KeyboardInterrupt
+
     whole, _ = run(tmp_path / "whole", vit_recipe())
-    run(tmp_path / "cut", vit_recipe(), stop_after=2)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", vit_recipe(), report=report)
     resumed, _ = run(tmp_path / "cut", vit_recipe())
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -43,14 +49,13 @@ def test_a_time_limit_stops_between_epochs_and_the_next_call_goes_on(tmp_path: P
 
 
 def test_a_transformer_learns_from_a_teacher_of_another_kind(tmp_path: Path) -> None:
-    resnet, _ = train(toy_recipe(), DATA, colours=DATA.colours(), folder=tmp_path / "resnet", device=CPU)
+    resnet, _ = train(toy_recipe(), DATA, tmp_path / "resnet", device=CPU)
     taught, _ = run(
-        tmp_path / "vit", vit_recipe(teacher="model", teacher_share=0.7, label_share=0.0), teacher=resnet
+        tmp_path / "vit", vit_recipe(teacher="model", teacher_share=0.7, label_share=0.0), teacher=resnet.net
     )
     assert all(tensor.isfinite().all() for tensor in taught.values())
 
 
-@pytest.mark.slow
 def test_every_width_of_a_transformer_learns_to_tell_colours_apart(tmp_path: Path) -> None:
     reports = []
     recipe = vit_recipe(epochs=30, validate_every=30)
@@ -67,11 +72,9 @@ def test_labels_can_be_smoothed(tmp_path: Path) -> None:
 
 
 def test_training_can_begin_with_the_weights_of_another_run(tmp_path: Path) -> None:
-    first, _ = train(
-        vit_recipe(epochs=1), DATA, colours=DATA.colours(), folder=tmp_path / "first", device=CPU
-    )
+    first, _ = train(vit_recipe(epochs=1), DATA, tmp_path / "first", device=CPU)
     still = vit_recipe(epochs=1, learning_rate=1e-12, narrow_share=0.5, average_share=0.0)
-    weights, progress = run(tmp_path / "second", still, start=first)
+    weights, progress = run(tmp_path / "second", still, start=first.net)
     assert progress.epoch == 1
-    for name, tensor in first.state_dict().items():
+    for name, tensor in first.net.state_dict().items():
         torch.testing.assert_close(weights[name], tensor, atol=1e-4, rtol=1e-3)

@@ -8,11 +8,12 @@ from toy import SHAPE
 
 from slimsched.core.config import DataError
 from slimsched.models.data.images import Colours
-from slimsched.models.network import TRAINED, ModelCard, save
+from slimsched.models.elastic import ModelError
+from slimsched.models.loading import load
+from slimsched.models.network import save
+from slimsched.models.package import CARD, ModelCard
 from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.elastic import load
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.training.recipe import Recipe
 
 
 @pytest.fixture
@@ -22,29 +23,27 @@ def folder(tmp_path: Path) -> Path:
         shape=SHAPE,
         colours=Colours(),
         classes=("a", "b", "c", "d", "e"),
-        recipe=Recipe(),
+        recipe={},
         epochs=1,
         training_s=1.0,
         trained_on="nothing",
     )
-    save(tmp_path, TRAINED, SlimResNet(SHAPE), card)
+    save(tmp_path, SlimResNet(SHAPE), card)
     return tmp_path
 
 
 def rewrite_card(folder: Path, **changes: object) -> None:
-    path = folder / f"{TRAINED}.json"
+    path = folder / CARD
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_a_saved_model_comes_back_in_half_precision(folder: Path) -> None:
-    one, other = load(folder), load(folder / f"{TRAINED}.json")
-    assert one.card == other.card
-    weight = one.net.segment(0).blocks[0].conv1.weight
+    weight = load(folder).net.segment(0).blocks[0].conv1.weight
     assert torch.equal(weight, weight.half().float())
 
 
 def test_a_damaged_file_is_found_by_its_hash(folder: Path) -> None:
-    path = folder / f"{TRAINED}.safetensors"
+    path = folder / "model.safetensors"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(bytes(raw))
@@ -53,10 +52,8 @@ def test_a_damaged_file_is_found_by_its_hash(folder: Path) -> None:
 
 
 def test_a_wrong_shape_is_named(folder: Path) -> None:
-    rewrite_card(
-        folder, shape=json.loads((folder / f"{TRAINED}.json").read_text())["shape"] | {"blocks": [1, 1, 1, 1]}
-    )
-    with pytest.raises(DataError, match=r"segments\.3\.blocks\.1\..* has shape .*, but its card needs None"):
+    rewrite_card(folder, shape=json.loads((folder / CARD).read_text())["shape"] | {"blocks": [1, 1, 1, 1]})
+    with pytest.raises(ModelError, match=r"holds tensor 'segments\.3\.blocks\.1\..* the model does not have"):
         load(folder)
 
 
@@ -79,8 +76,8 @@ def test_the_shipped_model_loads_and_knows_its_classes() -> None:
 
 def test_a_shipped_model_cut_short_is_found(tmp_path: Path) -> None:
     for suffix in (".json", ".safetensors"):
-        shutil.copy(shipped.folder() / f"{shipped.NAME}{suffix}", tmp_path / f"{TRAINED}{suffix}")
-    path = tmp_path / f"{TRAINED}.safetensors"
+        shutil.copy(shipped.CARD.with_suffix(suffix), tmp_path / f"model{suffix}")
+    path = tmp_path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(DataError, match="damaged"):
         load(tmp_path)

@@ -2,7 +2,7 @@ import pytest
 
 from slimsched.core.config import WidthError
 from slimsched.models.shipped import default_spec
-from slimsched.models.width import WIDTH_TUPLES, format_widths, tuple_index
+from slimsched.models.width import WIDTH_TUPLES, check_widths, format_widths
 
 
 def test_there_are_256_tuples_and_the_first_segment_varies_slowest() -> None:
@@ -13,7 +13,10 @@ def test_there_are_256_tuples_and_the_first_segment_varies_slowest() -> None:
 
 
 def test_every_tuple_is_found_where_it_stands() -> None:
-    assert [tuple_index(widths) for widths in WIDTH_TUPLES] == list(range(256))
+    spec = default_spec()
+    assert [spec.path(format_widths(widths)) for widths in WIDTH_TUPLES] == list(spec.plans)
+    for widths in WIDTH_TUPLES:
+        check_widths(widths)
 
 
 def test_a_tuple_is_written_as_a_plan_of_the_shipped_model() -> None:
@@ -30,4 +33,4 @@ def test_a_tuple_is_written_as_a_plan_of_the_shipped_model() -> None:
 )
 def test_a_wrong_width_says_what_to_ask_for(widths: tuple[float, ...], says: str) -> None:
     with pytest.raises(WidthError, match=says):
-        tuple_index(widths)
+        check_widths(widths)

@@ -1,1 +1,1 @@
-"""The command `slim`: the only place that assembles parts."""
+"""The command `slim`: reads options, calls the library, and prints what comes back."""

@@ -6,18 +6,12 @@ Help is tidied for all commands at once: what to write after an option in words,
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-
-from slimsched import __version__
-from slimsched.cli import runs
-from slimsched.cli.jobs import app as jobs
-from slimsched.cli.models import data, model
-from slimsched.cli.options import line_of
-from slimsched.cli.serving import client, demo, measure, router, serve, servers, simulate
 
 # -- Tidies the help of all commands: what to write after an option in words, and paragraphs without breaks.
 
@@ -83,6 +77,7 @@ def _name_no_type_of_help(command: Any) -> None:
         for parameter in params:
             if parameter.name == "help" and parameter.metavar is None:
                 parameter.metavar = FLAG
+                parameter.default = False  # of None, Typer would import pydantic to make a bool
         return params
 
     command.get_params = get_params
@@ -124,40 +119,61 @@ def _type_of(option: Any) -> tuple[str, list[str]]:
     return str(option.type.name), [str(one) for one in getattr(option.type, "choices", ())]
 
 
-app = typer.Typer(
-    name="slim",
-    help="Serve elastic models on unequal devices; place training jobs where the network lets them run.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
-app.command("demo")(demo.command)
-app.command("simulate")(simulate.simulate_command)
-app.command("compare")(simulate.compare_command)
-app.command("bound")(simulate.bound_command)
-app.command("explain")(runs.explain_command)
-app.command("replay")(runs.replay_command)
-app.command("report")(runs.report_command)
-app.command("serve")(serve.command)
-app.command("client")(client.client_command)
-app.command("load")(client.load_command)
-app.command("profile")(measure.profile_command)
-app.command("validate")(measure.validate_command)
-app.add_typer(servers.app, name="servers", help="Servers on Ray: list them, let them join and leave.")
-app.add_typer(router.app, name="router", help="Train and list routers.")
-app.add_typer(model.app, name="model", help="Make, check, train, evaluate and look at models.")
-app.add_typer(data.app, name="data", help="Fetch and check data sets.")
-app.add_typer(jobs.app, name="jobs", help="Place training jobs on a cluster.")
+# -- The commands. A module is loaded when its command is used: help and mistakes are answered at once.
+
+HOMES = {
+    "demo": "serving.demo:command",
+    "simulate": "serving.simulate:simulate_command",
+    "compare": "serving.simulate:compare_command",
+    "bound": "serving.simulate:bound_command",
+    "explain": "runs:explain_command",
+    "replay": "runs:replay_command",
+    "report": "runs:report_command",
+    "serve": "serving.serve:command",
+    "machine": "serving.serve:machine_command",
+    "client": "serving.client:client_command",
+    "load": "serving.client:load_command",
+    "profile": "serving.measure:profile_command",
+    "validate": "serving.measure:validate_command",
+    "servers": "serving.servers:app",
+    "router": "serving.router:app",
+    "model": "models.model:app",
+    "data": "models.data:app",
+    "jobs": "jobs.app:app",
+}
+"""Command or group of commands → module and name."""
+
+LINES = {
+    "demo": "Start servers of unequal speed on this machine and send them more than random routing can hold.",
+    "simulate": "Simulate one router on a scenario; the router is sed, or goal where a goal is given.",
+    "compare": "Compare routers on a scenario; the classical routers and goal if none are named.",
+    "bound": "Print the fluid bounds on accuracy, and how much the cluster can carry at each choice.",
+    "explain": "Say why a request went where it went: each decision, its costs, the runner-up, what binds.",
+    "replay": "Replay the event logs of a run into fresh machines and compare every decision.",
+    "report": "Write the report of a run: one self-contained HTML file, and its pictures as PNG beside it.",
+    "serve": "Serve models on this machine until told to stop (SIGTERM or Ctrl-C drains first).",
+    "machine": "Show what slim serve would choose on this machine, and what it can carry; serve nothing.",
+    "client": "Classify pictures with a running `slim serve`.",
+    "load": "Send each request when it is due, even if earlier ones are unanswered, and report the answers.",
+    "profile": "Measure latency, energy and memory of every step of a model on this device.",
+    "validate": "Run the same arrivals live on this machine and simulated, and print the simulator's error.",
+    "servers": "Servers on Ray: list them, let them join and leave.",
+    "router": "Train and list routers.",
+    "model": "Make, check, train, evaluate and look at models.",
+    "data": "Fetch and check data sets.",
+    "jobs": "Place training jobs on a cluster.",
+}
+"""Command → its line in the help of `slim`: that of a group, or the first paragraph of a command's help."""
 
 
 def _print_version(asked: bool) -> None:
     if asked:
+        from slimsched.core.version import __version__
+
         print(f"slim-scheduler {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool,
@@ -167,9 +183,24 @@ def root(
     """Serve elastic models on unequal devices; place training jobs where the network lets them run."""
 
 
-def command_line() -> Any:
-    """Return the command line with all its commands, their help tidied."""
-    return tidy(typer.main.get_command(app))
+def assembled(used: Collection[str] = HOMES) -> typer.Typer:
+    """Put the command line together; of commands that are not used, only names and lines."""
+    app = typer.Typer(
+        name="slim", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, callback=root
+    )
+    for name, home in HOMES.items():
+        module, _, there = home.partition(":")
+        loaded = getattr(import_module(f"slimsched.cli.{module}"), there) if name in used else typer.Typer()
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name, help=LINES[name])
+        else:
+            app.command(name)(loaded)
+    return app
+
+
+def command_line(used: Collection[str] = HOMES) -> Any:
+    """Return the command line with its help tidied."""
+    return tidy(typer.main.get_command(assembled(used)))
 
 
 def main() -> None:
@@ -192,7 +223,8 @@ def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; an error becomes one line, a bug keeps its traceback."""
     try:
         try:
-            command_line()(list(words), prog_name="slim")
+            named = [word for word in words if word in HOMES]
+            command_line(named[:1])(list(words), prog_name="slim")
         finally:
             _flush()  # a full disk behind it shows here, not when Python ends
     except SystemExit as end:
@@ -200,6 +232,8 @@ def run(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
+        from slimsched.cli.options import line_of
+
         known = line_of(error, words[0] if words else "")
         if known is None:
             raise

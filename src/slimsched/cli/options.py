@@ -4,8 +4,8 @@ Typer makes one option of each parameter of a function. A command with twenty op
 twenty parameters. With `with_options` a command takes structs instead:
 
     class LoadOptions(Struct, frozen=True, kw_only=True):
-        rate: Annotated[Rate | None, typer.Option("--rate", help="Requests per second.")] = None
-        seconds: Annotated[RunSeconds | None, typer.Option("--seconds", help="Length of the run.")] = None
+        rate: Annotated[Rate | None, "Requests per second."] = None
+        seconds: Annotated[RunSeconds | None, "Length of the run."] = None
 
     @with_options
     def command(load: LoadOptions, as_json: AsJson = False) -> None: ...
@@ -13,7 +13,8 @@ twenty parameters. With `with_options` a command takes structs instead:
 Typer then sees `--rate`, `--seconds` and `--json`. A subclass that repeats a field changes its default.
 
 The types of numbers come from `core/config.py`. Typer sees plain floats and integers; their ranges are
-checked here, for every option of the command, before the command runs.
+checked here, for every option of the command, before the command runs. A text beside a type is the help of
+the flag that has the field's name; `typer.Option` says what else is special.
 
 Paths that a command writes to are checked before it starts. An error that ends a command is one line for the
 user, and an exit code.
@@ -67,6 +68,7 @@ INCLUDES = {
 NEEDS = {
     "serve": "serve",
     "load": "serve",
+    "machine": "serve",
     "demo": "serve",
     "validate": "serve",
     "profile": "torch",
@@ -170,7 +172,8 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _fields_as_parameters(kind)
             checked |= get_type_hints(kind, include_extras=True)
         else:
-            parameters.append(parameter.replace(annotation=_plain(kind), kind=inspect.Parameter.KEYWORD_ONLY))
+            plain = _with_help(name, kind)
+            parameters.append(parameter.replace(annotation=plain, kind=inspect.Parameter.KEYWORD_ONLY))
             checked[name] = kind
 
     @wraps(command)
@@ -195,17 +198,28 @@ def _fields_as_parameters(kind: type[Struct]) -> list[inspect.Parameter]:
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=_default(field),
-            annotation=_plain(hints[field.name]),
+            annotation=_with_help(field.name, hints[field.name]),
         )
         for field in msgspec.structs.fields(kind)
     ]
+
+
+def _with_help(name: str, annotation: Any) -> Any:
+    """Return an annotation as Typer understands it: a text, or a description, becomes the help of a flag."""
+    bare = _plain(annotation)
+    for one in getattr(annotation, "__metadata__", ()):
+        text = one.description if isinstance(one, Meta) else one
+        if isinstance(text, str):
+            extra = one.extra if isinstance(one, Meta) else None
+            return Annotated[bare, typer.Option(f"--{name.replace('_', '-')}", help=text, **(extra or {}))]
+    return bare
 
 
 def _plain(annotation: Any) -> Any:
     """Return an annotation as Typer understands it: without the ranges of numbers."""
     if get_origin(annotation) is Annotated:
         inner, *extras = get_args(annotation)
-        kept = [one for one in extras if not isinstance(one, Meta)]
+        kept = [one for one in extras if not isinstance(one, Meta | str)]
         bare = _plain(inner)
         for one in kept:
             bare = Annotated[bare, one]

@@ -24,16 +24,8 @@ class TrainingProgress:
     """A bar over the epochs, with the losses beside it; plain lines where the output is not a terminal."""
 
     def __init__(self, epochs: int) -> None:
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("training", total=epochs)
+        self._bar = example_bar("training", epochs)
+        self._console, self._task = self._bar.console, self._bar.task_ids[0]
         self._epoch = 0
         self._last_line_s = 0.0
 
@@ -69,7 +61,7 @@ class TrainingProgress:
 
 
 def example_bar(label: str, total: int) -> Progress:
-    """Return a bar over examples, with one task; hidden where the output is not a terminal."""
+    """Return a bar over examples or requests, with one task; hidden where the output is not a terminal."""
     return _bar(label, total, MofNCompleteColumn(), TimeRemainingColumn())
 
 
@@ -78,35 +70,31 @@ def byte_bar(label: str) -> Progress:
     return _bar(label, None, DownloadColumn(), TimeRemainingColumn())
 
 
-def request_bar(label: str, total: int) -> Progress:
-    """Return a bar over requests, with one task whose label says how many."""
-    return _bar(label, total, TimeRemainingColumn())
-
-
 def count_bar(label: str, total: int, *, completed: int = 0, quiet: bool = False) -> Progress:
     """Return a bar over steps, with one task; it disappears at the end, and is not shown where `quiet`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True)
-    bar.add_task(label, total=total, completed=completed)
-    return bar
+    columns = MofNCompleteColumn(), TimeElapsedColumn()
+    return _bar(label, total, *columns, completed=completed, hidden=quiet, transient=True)
 
 
 def cell_bar(label: str, total: int) -> Progress:
     """Return a bar over the cells of a measurement, with one task."""
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True))
-    bar.add_task(label, total=total)
-    return bar
+    columns = MofNCompleteColumn(), TimeRemainingColumn()
+    return _bar(label, total, *columns, text="{task.description:32}", hidden=False)
 
 
-def _bar(label: str, total: int | None, *counts: ProgressColumn) -> Progress:
+def _bar(
+    label: str,
+    total: int | None,
+    *counts: ProgressColumn,
+    text: str = "{task.description}",
+    completed: int = 0,
+    hidden: bool | None = None,
+    transient: bool = False,
+) -> Progress:
+    """Return a bar with one task; unless told otherwise it is hidden where the output is not a terminal."""
     console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *counts,
-        console=console,
-        disable=not console.is_terminal,
-    )
-    bar.add_task(label, total=total)
+    disable = not console.is_terminal if hidden is None else hidden
+    columns = TextColumn(text), BarColumn(), *counts
+    bar = Progress(*columns, console=console, disable=disable, transient=transient)
+    bar.add_task(label, total=total, completed=completed)
     return bar

@@ -30,7 +30,7 @@ def explain_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a request went where it went: each decision with its costs, its runner-up and what binds.
+    """Say why a request went where it went: each decision, its costs, the runner-up, what binds.
 
     Without REQUEST, the slowest answered request is explained.
 
@@ -40,7 +40,6 @@ def explain_command(
 
       slim explain runs/one 1500 --json
     """
-    from slimsched.core.log import Log, find_logs
     from slimsched.serving.scenario.files import read_setting
     from slimsched.serving.telemetry.stories import slowest, tell_story
 
@@ -70,11 +69,11 @@ def _print_story(console: Console, story: "RequestStory", router: str) -> None:
 # -- `slim report`: a run folder as one page, or an event log on the dashboard.
 
 
+@with_options
 def report_command(
     run_dir: Annotated[Path, typer.Argument(help="A folder left by --out, or an event log.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", help="The HTML file; report.html in the folder or beside the log if left out."),
+        Path | None, "The HTML file; report.html in the folder or beside the log if left out."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -115,36 +114,31 @@ def _write_report(folder: Path, out: Path) -> list[Path]:
 def _write_replay(log: Path, out: Path) -> Path:
     """Write the dashboard with the frames of an event log."""
     from slimsched.dashboard.page import replay_page
+    from slimsched.serving.domain.cluster import GATEWAY_NAME
+    from slimsched.serving.gateway.gateway import Gateway
     from slimsched.serving.scenario.files import read_setting
     from slimsched.serving.telemetry.live_view import frames_of
 
-    setting = read_setting(Log(log).header)
-    out.write_text(replay_page(frames_of(log, setting.build().cluster, setting.router)), encoding="utf-8")
+    header = Log(log).header
+    gateway = machines_of(header)(GATEWAY_NAME).machine
+    assert isinstance(gateway, Gateway)
+    out.write_text(replay_page(frames_of(log, gateway, read_setting(header).router)), encoding="utf-8")
     return out
 
 
 # -- `slim replay`: do fresh machines decide the same again?
 
 
-def serving_machines(header: Header) -> Callable[[str], Replayable]:
-    """Make the gateway, the schedulers and the autoscaler of a serving run."""
-    from slimsched.serving.scenario.replay import machines_of
+def machines_of(header: Header) -> Callable[[str], Replayable]:
+    """Return what makes the machines of a run by name: of serving, or of training jobs."""
+    if header.kind == "jobs":
+        from slimsched.jobs import setting
 
-    return machines_of(header)
+        return setting.machines_of(header.setting)
+    from slimsched.serving.scenario import replay as serving
 
+    return serving.machines_of(header)
 
-def job_machines(header: Header) -> Callable[[str], Replayable]:
-    """Make the scheduler of a run of training jobs, simulated or on Slurm."""
-    from slimsched.jobs.setting import machines_of
-
-    return machines_of(header.setting)
-
-
-MACHINES: dict[str, Callable[[Header], Callable[[str], Replayable]]] = {
-    "serving": serving_machines,
-    "jobs": job_machines,
-}
-"""Kind of run → who makes its machines by name."""
 
 ENDINGS = {
     "closed": "",
@@ -193,11 +187,7 @@ def replay_command(
 
 def _compare(path: Path, name: str) -> ReplayedLog:
     log = Log(path)
-    make = MACHINES.get(log.header.kind)
-    if make is None:
-        known = ", ".join(MACHINES)
-        raise DataError(f"{name} is the log of a run of kind '{log.header.kind}'; slim replay knows {known}")
-    replayed = replay(log.entries(), make(log.header))
+    replayed = replay(log.entries(), machines_of(log.header))
     ended = log.ending.ended if log.ending is not None else "killed"
     return ReplayedLog(log=name, ended="cut" if replayed.difference else ended, replayed=replayed)
 
@@ -247,3 +237,4 @@ def _show_difference(console: Console, log: str, difference: Difference) -> None
     shown = {"event": difference.event, "log": difference.logged, "replay": difference.replayed}
     for title, value in shown.items():
         console.print(f"  {title:7}{msgspec.json.encode(value).decode()}", markup=False)
+    console.print(f"  {difference.story}", markup=False)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from math import isnan, sqrt
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,6 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from slimsched.serving.gateway.goal import YIELDING, Goal
+from slimsched.serving.routers.registry import split_goal
+from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.simulated.run import Compared
 from slimsched.serving.telemetry.meter import Summary, missed
 
 # -- Caveats: what a reader must know before trusting the figures of a run.
@@ -20,9 +24,10 @@ SHORT_S = 20.0
 """A run of this many seconds is long enough to speak for itself."""
 
 
-def caveats(rows: Sequence[Summary], seeds: int = 1) -> list[str]:
+def _caveats(runs: Sequence[Compared]) -> list[str]:
     """Return the sentences that belong under the figures of these runs."""
-    return [*_short(rows), *_chance(rows, seeds)]
+    rows = [one.summary for one in runs]
+    return [*_short(rows), *_chance(rows, len(runs[0].runs))]
 
 
 def _short(rows: Sequence[Summary]) -> list[str]:
@@ -64,26 +69,34 @@ LONGEST_NAME = 18
 """Characters of a router's spec per line."""
 
 
-def print_summaries(
+def print_runs(
     console: Console,
-    rows: Sequence[Summary],
-    title: str,
-    intervals: Sequence[Mapping[str, float]] = (),
-    goals: Sequence[tuple[Goal | None, Sequence[Summary]]] = (),
+    scenario: Scenario,
+    runs: Sequence[Compared],
+    notes: Sequence[str],
+    written: Sequence[Path | None],
+    *,
+    live: bool = False,
 ) -> None:
-    """Print one row per router.
+    """Print one row per router, then notes, caveats and what was written.
 
-    `intervals` holds half of the 95 % interval of each figure over seeds. `goals` holds the goal by which
-    each row is judged, and the runs to judge: one per seed.
+    Each row is judged by the goal in the brackets of its router, or by the scenario's.
     """
-    console.print(f"[bold]{escape(title)}[/bold]")
-    judged = any(goal is not None for goal, _ in goals)
-    console.print(_table(rows, intervals, goals if judged else (), wide=console.width >= NARROW))
-    if intervals and any(intervals):
+    console.print(f"[bold]{escape(scenario.name)}{', live' * live}: {escape(scenario.description)}[/bold]")
+    goals = [split_goal(one.summary.router)[1] or scenario.goal for one in runs]
+    console.print(_table(runs, goals, wide=console.width >= NARROW))
+    if any(one.ci95 for one in runs):
         console.print("± is half the 95 % interval over seeds.")
-    for row, (goal, runs) in zip(rows, goals, strict=False):
-        if goal is not None and len(runs) == 1:
-            _print_missed(console, row, goal)
+    for one, its in zip(runs, goals, strict=True):
+        if its is not None and len(one.runs) == 1:
+            _print_missed(console, one.summary, its)
+    for note in notes:
+        console.print(note)
+    for caveat in _caveats(runs):
+        console.print(caveat, markup=False)
+    for path in written:
+        if path is not None:
+            console.print(f"written: {path}")
 
 
 def wrap_spec(spec: str, width: int = LONGEST_NAME) -> str:
@@ -98,24 +111,19 @@ def wrap_spec(spec: str, width: int = LONGEST_NAME) -> str:
     return "\n".join([*lines, line])
 
 
-def _table(
-    rows: Sequence[Summary],
-    intervals: Sequence[Mapping[str, float]],
-    goals: Sequence[tuple[Goal | None, Sequence[Summary]]],
-    *,
-    wide: bool,
-) -> Table:
+def _table(runs: Sequence[Compared], goals: Sequence[Goal | None], *, wide: bool) -> Table:
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("router\n", overflow="fold")
     names = ["accuracy\n%", "of bound\n%", "mean\nms", "p99\nms", "in time\n%"]
-    thrifty = any(goal is not None and goal.names_energy for goal, _ in goals)
+    stated = [goal for goal in goals if goal is not None]
+    thrifty = any(goal.limits_energy or goal.objective == "energy" for goal in stated)
     names += ["answered\n%"] if wide or not thrifty else []  # there is room for one of the two
     names += ["mJ per\nanswer"] if wide or thrifty else []
     names += ["J\n(paper)", "GPU\nvar", "batch\n"] if wide else []
-    for name in names + (["goal\nkept"] if goals else []):
+    for name in names + (["goal\nkept"] if stated else []):
         table.add_column(name, justify="right", no_wrap=True)
-    for number, row in enumerate(rows):
-        half = intervals[number] if intervals else {}
+    for one, goal in zip(runs, goals, strict=True):
+        row, half = one.summary, one.ci95
         cells = [
             _figure(100 * row.accuracy, 2, half, "accuracy", 100),
             _figure(100 * row.bound_share, 1, half, "bound_share", 100),
@@ -131,7 +139,7 @@ def _table(
                 _figure(row.gpu_var, 4),
                 _figure(row.batch_mean, 1),
             ]
-        cells += [_kept(*goals[number])] if goals else []
+        cells += [_kept(goal, one.runs)] if stated else []
         table.add_row(escape(wrap_spec(row.router)), *cells)
     return table
 

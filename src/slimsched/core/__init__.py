@@ -1,1 +1,1 @@
-"""What both products build on: configuration, the event log, plugins, clocks and PPO."""
+"""What both products build on: configuration, the event log, plugins, and clocks."""

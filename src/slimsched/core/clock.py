@@ -9,12 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
-# -- Pauses Python's garbage collector during simulations.
-
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the collector: runs make no reference cycles, and looking for them takes a fifth of the time."""
+    """Pause Python's garbage collector, which takes a fifth of a run's time and finds no cycles in it."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -24,11 +22,8 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-# -- How a pure state machine, which cannot look at a clock, asks to be woken.
-
-
 class WakeAt(Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """Command: give me a Wake at this time."""
+    """Command of a machine, which cannot look at a clock: give me a Wake at this time."""
 
     at_s: float
 
@@ -37,13 +32,11 @@ class Wake(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """Event: the time asked for has come."""
 
 
-# -- The simulator's clock: future actions, in order of time and then of scheduling.
-
 Action = Callable[[Any], None]
 
 
 class Timeline:
-    """A heap of future actions; equal times keep the order they were scheduled in."""
+    """The simulator's clock: a heap of future actions; equal times keep the order they were scheduled in."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -8,17 +8,16 @@ import bz2
 import gzip
 import os
 import re
+import reprlib
 import stat
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Self, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
-
-# -- Errors that say what happened, with which values, and what to do.
 
 SHOWN = 60
 """Characters of a wrong name that an error shows."""
@@ -34,6 +33,12 @@ class ConfigError(SlimError):
 
 class DataError(SlimError):
     """A data file is missing, damaged, or of the wrong kind."""
+
+
+def check(holds: bool, text: str, *values: object) -> None:
+    """Raise an error with these values unless a condition holds that a machine itself must keep."""
+    if not holds:
+        raise SlimError(f"inconsistent state: {text.format(*map(reprlib.repr, values))}")
 
 
 class WidthError(SlimError):
@@ -53,28 +58,21 @@ class UnknownNameError(SlimError):
         return type(self), self._parts
 
 
-# -- Texts on disk that may be packed: plain, .gz or .bz2, whole and of a bounded size.
-
 LARGEST_BYTES = 1 << 30
 """Bytes of a text after unpacking: more would not fit beside the run that it is for."""
 
 
 def read_packed_text(path: Path) -> str:
-    """Read a text; a packed file that was cut off, or that unpacks to too much, is refused."""
+    """Read a text, plain, .gz or .bz2; a file that was cut off, or unpacks to too much, is refused."""
     try:
-        with _open(path) as file:
-            raw = file.read(LARGEST_BYTES + 1)
+        packed: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+        with packed.get(path.suffix, open)(path, "rb") as file:
+            raw: bytes = file.read(LARGEST_BYTES + 1)
         if len(raw) > LARGEST_BYTES:
             raise DataError(f"{path} holds more than {LARGEST_BYTES:,} bytes; give a part of it")
         return raw.decode()
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read as text, .gz or .bz2: {error}; copy it again") from None
-
-
-def _open(path: Path) -> BinaryIO:
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path))
-    return cast(BinaryIO, bz2.open(path)) if path.suffix == ".bz2" else path.open("rb")
 
 
 # -- Files and folders of this user alone, in places where everybody may put something, such as /tmp.
@@ -96,9 +94,9 @@ def open_private_folder(path: Path) -> int:
     return _checked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN), path, stat.S_ISDIR)
 
 
-def open_private_file(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file that this user owns and that nobody else may open."""
-    return _checked(os.open(path, flags | _OPEN), path, stat.S_ISREG)
+def open_private_file(path: Path) -> int:
+    """Open a regular file, to read it, that this user owns and that nobody else may open."""
+    return _checked(os.open(path, _OPEN), path, stat.S_ISREG)
 
 
 def open_file_inside(folder: int, name: str, flags: int) -> int:
@@ -106,20 +104,9 @@ def open_file_inside(folder: int, name: str, flags: int) -> int:
     return _checked(os.open(name, flags | _OPEN, dir_fd=folder), name, stat.S_ISREG, others=0)
 
 
-def new_private_file(path: Path, flags: int = os.O_RDWR) -> int:
+def new_private_file(path: Path) -> int:
     """Make and open a file that only this user may open; raises FileExistsError if the name is taken."""
-    return os.open(path, flags | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
-
-
-def own_folder(path: Path) -> Path:
-    """Make a folder for this user, or take one that is there if it is theirs; raises NotPrivateError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise NotPrivateError(f"{path} is not a folder of this user; name another one")
-    return path
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
 
 
 def remove_files(folder: Path, beginning: str) -> None:
@@ -128,13 +115,9 @@ def remove_files(folder: Path, beginning: str) -> None:
         for entry in entries:
             if entry.name.startswith(beginning):
                 with suppress(OSError):
-                    _remove_file(entry)
-
-
-def _remove_file(entry: "os.DirEntry[str]") -> None:
-    status = entry.stat(follow_symlinks=False)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
-        os.unlink(entry.path)
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                        os.unlink(entry.path)
 
 
 def _checked(
@@ -149,11 +132,8 @@ def _checked(
     raise NotPrivateError(f"{path} is not this user's alone; nothing in it is touched")
 
 
-# -- Small files that the user names: keys, tokens, saved goals.
-
-
 def read_small_file(path: Path, limit_bytes: int) -> bytes:
-    """Read a file that is not larger than a limit; refuse devices and pipes, which may never end.
+    """Read a small file that the user names; refuse devices and pipes, which may never end.
 
     Raises OSError as `Path.read_bytes` does where the file is missing or cannot be read.
     """
@@ -267,17 +247,12 @@ UNREADABLE = (OSError, EOFError, UnicodeDecodeError, msgspec.DecodeError, Recurs
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
-    return parse_toml(read_text(path), path.name)
-
-
-def read_text(path: Path) -> str:
-    """Read a configuration file as text."""
     try:
         if (size := path.stat().st_size) > LARGEST_FILE_BYTES:
             raise ConfigError(
                 f"{path.name} has {size:,} bytes; a configuration has at most {LARGEST_FILE_BYTES:,}"
             )
-        return path.read_text(encoding="utf-8")
+        return parse_toml(path.read_text(encoding="utf-8"), path.name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not valid TOML: {error}; write it in UTF-8") from None
 

@@ -14,11 +14,12 @@ their commands with the log's.
 import gzip
 import shutil
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from io import BufferedIOBase
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
@@ -26,15 +27,12 @@ from msgspec import Raw, Struct
 
 from slimsched.core.config import UNREADABLE, DataError, Finite, Whole
 
-# -- Observers: they see everything that happens, as (time, machine, event, commands).
-
 
 class Observer(Protocol):
     """Follows the entries of the log; it never changes them."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Process one entry."""
-        ...
 
 
 EVENTS = "events.jsonl.gz"
@@ -94,9 +92,7 @@ class LogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
@@ -183,7 +179,8 @@ class Log:
                 raise DataError(f"{self.path.name}, after line {number}: damaged: {error}") from None
             number += 1
             if line.startswith(b"{"):
-                self.ending = _ending(line)
+                with suppress(msgspec.DecodeError):
+                    self.ending = msgspec.json.decode(line, type=Ending)
                 return
             try:
                 yield decoder.decode(line)
@@ -209,22 +206,14 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _ending(line: bytes) -> Ending | None:
-    try:
-        return msgspec.json.decode(line, type=Ending)
-    except msgspec.DecodeError:
-        return None
-
-
-# -- A folder of logged runs, one sub-folder per start, with a size limit.
-#
-# When room is needed, the oldest runs are removed first. The current run is never removed.
-
 STARTED = "%Y%m%dT%H%M%SZ"
 
 
 class LogFolder:
-    """Makes the folder of a new run, and removes old runs when the total is above the limit."""
+    """A folder of logged runs, one sub-folder per start, with a size limit.
+
+    When room is needed, the oldest runs are removed first. The current run is never removed.
+    """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder, self.limit_bytes = folder, limit_bytes
@@ -233,8 +222,12 @@ class LogFolder:
         self.make_room()
 
     def make_room(self) -> None:
-        """Remove the oldest runs until the total is within the limit."""
-        sizes = {run: _size_bytes(run) for run in self._runs()}
+        """Remove the oldest runs until the total is within the limit.
+
+        Runs are folders named by a start time that hold an event log. Nothing else is touched.
+        """
+        runs = [one for one in self._folder.iterdir() if one.is_dir() and (one == self.run or _is_run(one))]
+        sizes = {run: _size_bytes(run) for run in runs}
         total_bytes = sum(sizes.values())
         for run in sorted(sizes, key=lambda one: one.name):
             if total_bytes <= self.limit_bytes:
@@ -261,10 +254,6 @@ class LogFolder:
             return run
         raise DataError(f"cannot write logs to {self._folder}: it is no folder; choose another")
 
-    def _runs(self) -> list[Path]:
-        """List the runs: folders named by a start time that hold an event log. Nothing else is touched."""
-        return [one for one in self._folder.iterdir() if one.is_dir() and (one == self.run or _is_run(one))]
-
 
 def _is_run(folder: Path) -> bool:
     try:
@@ -277,14 +266,9 @@ def _is_run(folder: Path) -> bool:
 def _size_bytes(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with suppress(OSError):  # it was removed meanwhile
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue  # it was removed meanwhile
     return total
-
-
-# -- Replay: gives a log's events to fresh state machines and compares their commands with the log's.
 
 
 class StateMachine(Protocol):
@@ -292,7 +276,6 @@ class StateMachine(Protocol):
 
     def handle(self, event: Any, *, now_s: float) -> Sequence[Struct]:
         """Take one event into account and return what must now be done."""
-        ...
 
 
 class Replayable(NamedTuple):
@@ -301,6 +284,10 @@ class Replayable(NamedTuple):
     machine: StateMachine
     event: Any
     command: Any = Any
+
+
+STORY_ENTRIES = 5
+"""How many entries before the one that went wrong an error tells of."""
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -312,6 +299,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     event: Any
     logged: Any
     replayed: Any
+    story: str
+    """What the machine was told just before."""
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
@@ -323,50 +312,72 @@ class Replayed(Struct, frozen=True, kw_only=True):
     difference: Difference | None
 
 
+class _Machine:
+    """A fresh machine, how to read its events and commands, and what it was told last."""
+
+    def __init__(self, fresh: Replayable) -> None:
+        self._machine, self.command = fresh.machine, fresh.command
+        self._decoder = msgspec.json.Decoder(fresh.event)
+        self.told: deque[tuple[int, Entry]] = deque(maxlen=STORY_ENTRIES)
+
+    @property
+    def story(self) -> str:
+        """What the machine was told before, as text."""
+        told = [
+            f"{msgspec.json.decode(entry.event)['type']} at {entry.now_s:.6f} s (entry {number})"
+            for number, entry in self.told
+        ]
+        return f"before it: {', '.join(told)}" if told else "before it: nothing"
+
+    def handle(self, number: int, entry: Entry) -> Sequence[Struct]:
+        """Give the machine an entry's event; raise DataError with the story if that cannot be."""
+        try:
+            event = self._decoder.decode(entry.event)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DataError(f"entry {number}: {entry.machine} knows no such event: {error}") from None
+        try:
+            return self._machine.handle(event, now_s=entry.now_s)
+        except Exception as error:  # a machine trusts its driver; a log may be damaged or out of order
+            raise DataError(
+                f"entry {number}: {entry.machine} cannot take {type(event).__name__} here "
+                f"({type(error).__name__}: {error}); {self.story}; the log is damaged or out of order"
+            ) from error
+
+
 def replay(entries: Iterable[Entry], make: Callable[[str], Replayable]) -> Replayed:
     """Give every entry to its machine, which `make` makes by name, until commands differ."""
-    machines: dict[str, tuple[StateMachine, msgspec.json.Decoder[Any], Any]] = {}
+    machines: dict[str, _Machine] = {}
     encoder = msgspec.json.Encoder()
     count = commands = 0
     difference = None
     for count, entry in enumerate(entries, start=1):
-        if entry.machine not in machines:
-            fresh = make(entry.machine)
-            machines[entry.machine] = fresh.machine, msgspec.json.Decoder(fresh.event), fresh.command
-        machine, decoder, command = machines[entry.machine]
-        try:
-            event = decoder.decode(entry.event)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise DataError(f"entry {count}: {entry.machine} knows no such event: {error}") from None
-        try:
-            asked = machine.handle(event, now_s=entry.now_s)
-        except Exception as error:  # a machine trusts its driver; a log may be damaged or out of order
-            raise DataError(
-                f"entry {count}: {entry.machine} cannot take {type(event).__name__} here "
-                f"({type(error).__name__}: {error}); the log is damaged or out of order"
-            ) from error
+        machine = machines.get(entry.machine)
+        if machine is None:
+            machine = machines[entry.machine] = _Machine(make(entry.machine))
+        asked = machine.handle(count, entry)
         commands += len(asked)
-        if difference := _difference(count, entry, encoder.encode(asked), command):
+        if difference := _difference(count, entry, encoder.encode(asked), machine):
             break
+        machine.told.append((count, entry))
     return Replayed(entries=count, commands=commands, machines=len(machines), difference=difference)
 
 
-def _difference(number: int, entry: Entry, asked: bytes, command: Any) -> Difference | None:
+def _difference(number: int, entry: Entry, asked: bytes, machine: _Machine) -> Difference | None:
     """Compare the commands of one entry: first by their bytes, then, if these differ, by their values.
 
     Compared as values, commands of an older log have what they lack of today's fields by default.
     """
+    command = machine.command
     if asked == bytes(entry.commands) or _commands(entry.commands, command) == _commands(asked, command):
         return None
-    logged, replayed = msgspec.json.decode(entry.commands), msgspec.json.decode(asked)
-    event = msgspec.json.decode(entry.event)
     return Difference(
         number=number,
         now_s=entry.now_s,
         machine=entry.machine,
-        event=event,
-        logged=logged,
-        replayed=replayed,
+        event=msgspec.json.decode(entry.event),
+        logged=msgspec.json.decode(entry.commands),
+        replayed=msgspec.json.decode(asked),
+        story=machine.story,
     )
 
 

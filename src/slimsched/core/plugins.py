@@ -22,7 +22,7 @@ from importlib.metadata import EntryPoint, entry_points
 from math import isfinite
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -31,14 +31,8 @@ from slimsched.core.config import ConfigError, SlimError, UnknownNameError, desc
 T = TypeVar("T")
 Maker = Callable[..., T]
 """A class or function that makes a part."""
-
-
-class Option(NamedTuple):
-    """One option of a part: its name, its type, and its default (`Parameter.empty` if it must be given)."""
-
-    name: str
-    type: Any
-    default: Any
+Options = dict[str, inspect.Parameter]
+"""The parameters of a maker that a spec can set, by name."""
 
 
 class PluginTable(Generic[T]):
@@ -70,7 +64,8 @@ class PluginTable(Generic[T]):
 
     def make(self, spec: str, **context: Any) -> T:
         """Make a part; it gets the entries of the context that it has parameters for."""
-        maker, options = self._read(spec, frozenset(context))
+        maker, texts = self._resolve(spec)
+        options = self._values(spec, texts, self._options(maker))
         accepted = _parameters(maker)
         takes_all = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
         passed = {name: value for name, value in context.items() if takes_all or name in accepted}
@@ -85,23 +80,13 @@ class PluginTable(Generic[T]):
             )
         return part
 
-    def check(self, spec: str) -> None:
-        """Raise an error if the name or the options are wrong; make nothing."""
-        self._read(spec, frozenset())
-
-    def options(self, spec: str) -> dict[str, Option]:
+    def options(self, spec: str) -> Options:
         """List the options of the part that a spec names."""
-        maker, _ = self._resolve(spec)
-        return self._options(maker, frozenset())
+        return self._options(self._resolve(spec)[0])
 
     def takes(self, spec: str, name: str) -> bool:
         """Whether the part that a spec names has this parameter, as an option or as context."""
-        maker, _ = self._resolve(spec)
-        return name in _parameters(maker)
-
-    def _read(self, spec: str, context: frozenset[str]) -> tuple[Maker[T], dict[str, Any]]:
-        maker, texts = self._resolve(spec)
-        return maker, self._values(spec, texts, self._options(maker, context))
+        return name in _parameters(self._resolve(spec)[0])
 
     def _resolve(self, spec: str) -> tuple[Maker[T], list[str]]:
         """Find the maker that a spec names, and the texts that follow the name."""
@@ -116,8 +101,10 @@ class PluginTable(Generic[T]):
         try:
             maker: Maker[T] = installed[name].load()
         except Exception as error:
+            point = installed[name]
+            package = f"the package {point.dist.name}" if point.dist else f"'{point.value}'"
             raise ConfigError(
-                f"{self.kind} '{name}' comes from {_package(installed[name])} and cannot be loaded: "
+                f"{self.kind} '{name}' comes from {package} and cannot be loaded: "
                 f"{type(error).__name__}: {error}; mend or uninstall that package"
             ) from error
         return maker, texts
@@ -140,23 +127,24 @@ class PluginTable(Generic[T]):
             raise ConfigError(f"{path} has no class '{texts[0]}'; {known}")
         return maker
 
-    def _options(self, maker: Maker[T], context: frozenset[str]) -> dict[str, Option]:
+    def _options(self, maker: Maker[T]) -> Options:
         """List the keyword parameters of a maker that can be written as text and are not context."""
         return {
-            name: Option(name, parameter.annotation, parameter.default)
+            name: parameter
             for name, parameter in _parameters(maker).items()
-            if name not in self._context | context
+            if name not in self._context
             and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
             and _is_text(parameter.annotation)
         }
 
-    def _values(self, spec: str, texts: list[str], options: dict[str, Option]) -> dict[str, Any]:
+    def _values(self, spec: str, texts: list[str], options: Options) -> dict[str, Any]:
         """Turn the texts after the name into typed values, and check that none is missing."""
         what = f"{self.kind} '{spec}'"
         unset, values = list(options), {}
         for text in texts:
-            name, value = _named(text)
-            if not name:
+            name, equals, value = text.partition("=")
+            if not equals or not name.isidentifier():  # only a value, such as a path with an `=`
+                value = text
                 if not unset:
                     raise ConfigError(f"{what}: nothing takes '{text}'; {_listed(options)}")
                 name = unset[0]
@@ -172,27 +160,21 @@ class PluginTable(Generic[T]):
         return values
 
 
-def _named(text: str) -> tuple[str, str]:
-    """Split `name=value`; the name is empty if the text is only a value, such as a path with an `=`."""
-    name, equals, value = text.partition("=")
-    return (name, value) if equals and name.isidentifier() else ("", text)
-
-
-def _convert(what: str, option: Option, text: str) -> Any:
+def _convert(what: str, option: inspect.Parameter, text: str) -> Any:
     """Read a text as a value of the option's type."""
 
     def to_path(kind: type, value: str) -> Path:
         return Path(value)
 
-    kind = str if option.type is inspect.Parameter.empty else option.type
+    kind = str if option.annotation is inspect.Parameter.empty else option.annotation
     try:
         value = msgspec.convert(text, kind, strict=False, dec_hook=to_path)
     except msgspec.ValidationError:
         value = None
         if NoneType not in get_args(kind) or text.lower() not in ("", "none"):
-            raise ConfigError(f"{what}: {option.name} is '{text}'; give {_described(kind)}") from None
+            raise ConfigError(f"{what}: {option.name} is '{text}'; give {described(kind)}") from None
     if isinstance(value, float) and not isfinite(value):
-        raise ConfigError(f"{what}: {option.name} is '{text}'; give {_described(kind)}")
+        raise ConfigError(f"{what}: {option.name} is '{text}'; give {described(kind)}")
     return value
 
 
@@ -216,20 +198,23 @@ def _is_text(annotation: Any) -> bool:
     return get_origin(annotation) is Literal or annotation in _TYPES
 
 
-def _described(annotation: Any) -> str:
+def described(annotation: Any) -> str:
+    """Say in words which values an annotation allows."""
     if get_origin(annotation) is Annotated:
-        return f"{_described(get_args(annotation)[0])} {describe_range(annotation)}".rstrip()
+        return f"{described(get_args(annotation)[0])} {describe_range(annotation)}".rstrip()
     if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_described(one) for one in get_args(annotation))
+        return " or ".join(described(one) for one in get_args(annotation))
     if get_origin(annotation) is Literal:
         return f"one of {', '.join(str(value) for value in get_args(annotation))}"
     return _TYPES[annotation]
 
 
-def _listed(options: Mapping[str, Option]) -> str:
+def _listed(options: Options) -> str:
     if not options:
         return "it has no options"
-    return "its options: " + ", ".join(f"{name} ({_described(one.type)})" for name, one in options.items())
+    return "its options: " + ", ".join(
+        f"{name} ({described(one.annotation)})" for name, one in options.items()
+    )
 
 
 def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -237,10 +222,6 @@ def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(maker, eval_str=True).parameters
     except ValueError:  # a class without a signature, such as one compiled to C
         return {}
-
-
-def _package(point: EntryPoint) -> str:
-    return f"the package {point.dist.name}" if point.dist else f"'{point.value}'"
 
 
 def _load(path: Path, kind: str) -> ModuleType:

@@ -2,13 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-
-def _installed() -> str:
-    """Return the version of the installed package; a bare copy of the source has none."""
-    try:
-        return version("slim-scheduler")
-    except PackageNotFoundError:
-        return "0+unknown"
-
-
-__version__ = _installed()
+try:
+    __version__ = version("slim-scheduler")
+except PackageNotFoundError:  # a bare copy of the source has none
+    __version__ = "0+unknown"

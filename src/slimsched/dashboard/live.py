@@ -4,14 +4,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import msgspec
 
 from slimsched.dashboard.page import SCRIPTS, asset
 from slimsched.serving.api.http_requests import HttpResponse
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.telemetry.live_view import LiveView
-from slimsched.serving.telemetry.run_folder import BoundCurve
+from slimsched.serving.gateway.bounds import BoundCurve
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.telemetry.live_view import Frame, LiveView
 
 log = logging.getLogger("slim.dashboard")
 
@@ -37,15 +39,16 @@ class Dashboard:
 
     def __init__(
         self,
-        cluster: Cluster,
+        gateway: Gateway,
         router: str,
         *,
         now: Callable[[], float],
         phase: Callable[[], str],
         power_sources: Callable[[], str],
     ) -> None:
-        self.view = LiveView(cluster, router)
-        self._cluster, self._now, self._phase, self._power_sources = cluster, now, phase, power_sources
+        self.view = LiveView(gateway, router)
+        self._gateway, self._cluster = gateway, gateway.cluster
+        self._now, self._phase, self._power_sources = now, phase, power_sources
         self._frames: deque[bytes] = deque(maxlen=HISTORY_FRAMES)
         self._newest, self._fresh = b"", asyncio.Event()
         self._trouble = ""
@@ -54,32 +57,34 @@ class Dashboard:
     @property
     def assets(self) -> dict[str, Callable[[], HttpResponse]]:
         """The files of the page, which hold no secrets."""
-
-        def get(name: str, kind: str) -> Callable[[], HttpResponse]:
-            body = asset(name).encode()
-            return lambda: HttpResponse(status=200, body=body, content_type=kind, headers=_HEADERS)
-
-        return {path: get(name, kind) for path, (name, kind) in ASSETS.items()}
+        respond = partial(HttpResponse, status=200, headers=_HEADERS)
+        return {
+            path: partial(respond, body=asset(name).encode(), content_type=kind)
+            for path, (name, kind) in ASSETS.items()
+        }
 
     @property
     def pages(self) -> dict[str, Callable[[], HttpResponse]]:
         """The stream of frames that the page shows."""
         return {"/dashboard/frames": self._stream_response}
 
+    def frame(self) -> Frame:
+        """Return the state as it is now, to somebody who looks."""
+        self._is_watched = True
+        return self.view.frame(self._now(), self._phase())
+
     async def run(self) -> None:
         """Take a frame every quarter of a second until cancelled; report a failure and carry on.
 
         The bound takes a second of a core to solve, so it is solved once somebody looks.
         """
-        solving: asyncio.Task[BoundCurve] | None = None
+        solving: asyncio.Task[None] | None = None
         while True:
-            now = self.view.current() if self.view.current is not None else self._cluster
+            now = self._gateway.cluster
             if now is not self._cluster and now.active:
-                self._cluster, self.view.bound, solving = now, None, None
-            if self._is_watched and self.view.bound is None:
-                solving = solving or asyncio.create_task(asyncio.to_thread(BoundCurve, self._cluster))
-                if solving.done():
-                    self._set_bound(solving)
+                self._cluster, self.view.bounds, solving = now, None, None
+            if self._is_watched and solving is None:
+                solving = asyncio.create_task(self._solve_bounds(self._cluster))
             self._newest = self._next_message()
             fresh, self._fresh = self._fresh, asyncio.Event()
             fresh.set()
@@ -100,14 +105,15 @@ class Dashboard:
         self._frames.append(frame)
         return b"data: " + frame + b"\n\n"
 
-    def _set_bound(self, solving: "asyncio.Task[BoundCurve]") -> None:
-        """Use the solved bound; if it could not be solved, the page only lacks that figure."""
-        if (error := solving.exception()) is None:
-            self.view.bound = solving.result().accuracy
-            self.view.sure_bound = solving.result().sure_accuracy
-        else:
-            log.error("no fluid bound for the dashboard", exc_info=error)
-            self.view.bound = lambda rate_per_s: 0.0
+    async def _solve_bounds(self, cluster: Cluster) -> None:
+        """Solve the fluid bounds of a cluster; if that fails, the page only lacks these figures."""
+        try:
+            bounds = await asyncio.to_thread(BoundCurve, cluster)
+        except Exception:
+            log.exception("no fluid bound for the dashboard")
+            return
+        if cluster is self._cluster:  # else its models have changed meanwhile
+            self.view.bounds = bounds
 
     def _stream_response(self) -> HttpResponse:
         headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}

@@ -3,39 +3,42 @@
 import re
 from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.core.config import SlimError
-from slimsched.serving.domain.model import ModelOutline
+from slimsched.core.pareto import unbeaten
+from slimsched.core.plots import COLOURS, pyplot
+from slimsched.serving.domain.model import ModelOutline, ServedModel, outlines
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.telemetry.live_view import Stages
-from slimsched.serving.telemetry.pictures import shades
-from slimsched.serving.telemetry.run_folder import About, Run
+from slimsched.serving.telemetry.live_view import ServerFrame, Stages
+from slimsched.serving.telemetry.meter import Trace
+from slimsched.serving.telemetry.run_folder import About, Run, trace_arrays
 
-# -- Marks of faults in the pictures of a run.
+FAULTS = {
+    "kill": "is killed",
+    "hang": "hangs",
+    "restore": "returns",
+    "slow": "is slowed",
+    "slow-link": "has its link slowed",
+    "leave": "leaves",
+}
+"""What is said of a server, by the kind of its fault."""
 
 
 def mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
     """Draw a line at each fault, and say what happened if `words` is set."""
-    verbs = {
-        "kill": "killed",
-        "hang": "hangs",
-        "restore": "restored",
-        "slow": "slowed",
-        "slow-link": "link slowed",
-        "leave": "leaves",
-    }
     for fault in about.faults:
         axis.axvline(fault.at_s, color="#d62728", linestyle="--", linewidth=1, zorder=4)
         if words:
             axis.text(
                 fault.at_s,
                 0.98,
-                f"{fault.server} {verbs[fault.kind]}",
+                f"{fault.server} {FAULTS[fault.kind]}",
                 transform=axis.get_xaxis_transform(),
                 rotation=90,
                 va="top",
@@ -51,7 +54,6 @@ def mark_faults(axis: Any, about: About, *, words: bool = True) -> None:
 INK = "#010203"
 """Stands for the page's text colour; the SVG gets currentColor instead."""
 
-COLOURS = ("#4c78c8", "#e07b39", "#3f9c6b", "#cf4b52", "#8c6bc0", "#9a7350", "#d678b4", "#7f8c8d", "#b8a02e")
 LETTERS = 120
 """How many letters of a legend fit side by side below a picture."""
 
@@ -130,31 +132,67 @@ def draw(
     height: float = 3.2,
 ) -> Picture:
     """Let `paint` fill a grid of axes (an array of rows × columns) and return it as SVG and PNG."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise SlimError(
-            "reports need matplotlib; install it with: pip install 'slim-scheduler[plot]'"
-        ) from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type,unused-ignore]
+    plt = pyplot()
+    with plt.rc_context(_STYLE):
         size = (4.6 * max(columns, 2), height * rows)
-        figure, axes = pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         paint(axes)
+        for axis in axes.flat:
+            if not axis.get_xlabel():  # more places than panels
+                axis.set_axis_off()
         text, image = StringIO(), BytesIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
         figure.savefig(image, format="png", dpi=130, facecolor="white")
-        pyplot.close(figure)
+        plt.close(figure)
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
     return Picture(name=name, title=title, caption=caption, svg=_unique_ids(svg, name), png=image.getvalue())
 
 
+def sheet(pictures: Sequence[Picture], title: str, path: Path) -> None:
+    """Put pictures below each other under one title, in a file of the kind that its name says."""
+    plt = pyplot()
+    images = [plt.imread(BytesIO(picture.png)) for picture in pictures]
+    heights = [9.2 * image.shape[0] / image.shape[1] + 0.3 for image in images]
+    figure, axes = plt.subplots(
+        len(images), figsize=(9.2, sum(heights) + 0.5), height_ratios=heights, layout="constrained"
+    )
+    figure.suptitle(title)
+    for axis, picture, image in zip(axes, pictures, images, strict=True):
+        axis.imshow(image)
+        axis.set_title(picture.title)
+        axis.set_axis_off()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
 def _unique_ids(svg: str, name: str) -> str:
     """Prefix the ids in a drawing with its name, because several drawings share a page."""
     return svg.replace('id="', f'id="{name}-').replace("url(#", f"url(#{name}-").replace('"#', f'"#{name}-')
+
+
+# -- The colours of choices, from narrow to wide: the same in pictures and on the dashboard's light page.
+
+RAMPS = (
+    ("#a9d3f5", "#4488d4", "#1a3a78"),
+    ("#b5e3bf", "#3f9a63", "#124a2a"),
+    ("#f8d7a6", "#d1842c", "#703307"),
+    ("#dec9f5", "#8f61c9", "#432073"),
+)
+"""Narrow, middle and wide, as `--narrow0`, `--middle0`, … of `dashboard.css`; a ramp per family of models."""
+
+
+def shades(number: int, ramp: int = 0) -> list[str]:
+    """Return colours for a number of choices, from narrow to wide, mixed as the page mixes them."""
+    narrow, middle, wide = RAMPS[ramp % len(RAMPS)]
+    places = [n / (number - 1) for n in range(number)] if number > 1 else [0.67]
+    return [_mix(narrow, middle, 2 * at) if at < 0.5 else _mix(middle, wide, 2 * at - 1) for at in places]
+
+
+def _mix(one: str, other: str, share: float) -> str:
+    """Mix two colours as browsers do for `color-mix(in srgb, …)`."""
+    parts = ((int(one[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
 
 
 # -- The picture of the choices that were served over time: one panel per router, or per router and model.
@@ -167,11 +205,7 @@ LEGEND_COLUMNS = 4
 def choices_picture(run: Run) -> Picture:
     """Draw how often each choice was served over time; a column per model where there are several."""
     models, routers = run.about.models, run.routers
-    if len(models) > 1:
-        columns, lines = len(models), len(routers)
-    else:
-        columns = 2 if len(routers) == 4 else min(3, len(routers))
-        lines = -(-len(routers) // columns)
+    lines, columns = (len(routers), len(models)) if len(models) > 1 else _grid(len(routers))
     panels = [(row, number) for row in range(len(routers)) for number in range(len(models))]
 
     def paint(axes: Any) -> None:
@@ -184,8 +218,6 @@ def choices_picture(run: Run) -> Picture:
                 axis.legend(
                     loc="lower left", fontsize=7, ncols=LEGEND_COLUMNS, frameon=True, labelcolor="black"
                 )
-        for axis in list(axes.flat)[len(panels) :]:
-            axis.set_axis_off()
 
     caption = "Share of segments at each choice over time"
     caption += ", by model. " if len(models) > 1 else ". "
@@ -194,31 +226,27 @@ def choices_picture(run: Run) -> Picture:
     return draw("choices", "Choices over time", caption, paint, columns=columns, rows=lines, height=height)
 
 
+def _grid(panels: int) -> tuple[int, int]:
+    """Return in how many lines and columns to set so many panels."""
+    columns = 2 if panels == 4 else min(3, panels)
+    return -(-panels // columns), columns
+
+
 def _panel(axis: Any, run: Run, row: int, number: int) -> None:
     """Stack the shares of one model's choices under one router."""
     model, seconds = run.about.models[number], run.seconds(row)
     names = Stages([model]).names
     its = run.arrays[f"{row}/model"] == number
-    answered_s, plans = run.arrays[f"{row}/answered_s"][its], run.arrays[f"{row}/plan"][its]
-    bins = int(np.clip(len(plans) / ANSWERS_PER_BIN, 8, BINS))
-    edges = np.linspace(0, seconds, bins + 1)
-    slot = np.clip(np.digitize(answered_s, edges) - 1, 0, bins - 1)
-    counts = np.zeros((bins, len(names)))
-    np.add.at(counts, slot, _choices_by_plan(model, names)[plans])
-    shares = (counts / np.maximum(1, counts.sum(axis=1, keepdims=True))).T
+    answered_s, plans = run.arrays[f"{row}/answered_s"][its].clip(0, seconds), run.arrays[f"{row}/plan"][its]
+    edges = np.linspace(0, seconds, int(np.clip(len(plans) / ANSWERS_PER_BIN, 8, BINS)) + 1)
+    ran = [model.names_of_plan(plan) for plan in range(len(model.plans))]
+    runs_of = [np.array([choices.count(name) for choices in ran]) for name in names]  # by plan
+    counts = np.array([np.histogram(answered_s, edges, weights=runs[plans])[0] for runs in runs_of])
+    shares = counts / np.maximum(1, counts.sum(axis=0))
     drawn = np.hstack([shares, shares[:, -1:]])  # repeated, so that the last step is drawn too
     colours = shades(len(names), _ramp(run.about.models, number))
     axis.stackplot(edges, drawn, labels=names, colors=colours, step="post", linewidth=0)
     axis.set(xlabel="time (s)", ylabel="share of segments", ylim=(0, 1), xlim=(0, seconds))
-
-
-def _choices_by_plan(model: ModelOutline, names: list[str]) -> NDArray[np.float64]:
-    """Count how often each plan runs each choice (plans, names)."""
-    table = np.zeros((len(model.plans), len(names)))
-    for plan in range(len(model.plans)):
-        for name in model.names_of_plan(plan):
-            table[plan, names.index(name)] += 1
-    return table
 
 
 def _ramp(models: tuple[ModelOutline, ...], number: int) -> int:
@@ -241,55 +269,48 @@ def front_picture(run: Run) -> Picture:
     bound = 100 * run.rows[0]["bound_accuracy"]
 
     def paint(axes: Any) -> None:
-        for axis, key, scale, label in (
-            (axes[0, 0], "latency_mean_s", 1e3, "mean latency (ms)"),
-            (axes[0, 1], "energy_j_per_request", 1e3, "energy above idle (mJ per arrived request)"),
-        ):
-            points = {
-                number: (
-                    scale * row[key] * (_answered(row) if key.startswith("energy") else 1.0),
-                    _correct(row),
-                )
-                for number, row in enumerate(run.rows)
-                if row[key] is not None and row["accuracy"] is not None
-            }
-            front = _pareto_front(list(points.values()))
-            if len(front) > 1:
-                axis.plot(*zip(*front, strict=True), color=INK, linewidth=0.8, alpha=0.5, zorder=2)
-            for number, point in points.items():
-                mark = MARKERS[number // len(COLOURS) % len(MARKERS)]
-                name = wrapped(run.rows[number]["router"], LETTERS)
-                axis.scatter(*point, color=colour(number), marker=mark, s=42, zorder=3, label=name)
-            axis.set(xlabel=label, ylabel="arrived requests answered correctly (%)")
-            axis.margins(x=0.25, y=0.15)
+        _paint_routers(axes[0, 0], run, "latency_mean_s", "mean latency (ms)")
         _bound_by_latency(axes[0, 0], bound)
+        _paint_routers(axes[0, 1], run, "energy_j_per_request", "energy above idle (mJ per arrived request)")
         _bound_by_energy(axes[0, 1], run, bound)
         legend_below(axes[0, 0])
 
     best = max(run.rows, key=lambda row: row["bound_share"])
+    several = ", the most. The thin line joins the routers that no other beats on both axes"
     caption = (
         f"Accuracy over all arrived requests against latency and energy. No router can exceed {bound:.2f} %, "
+        f"or less with less energy. {best['router']} reaches {100 * best['bound_share']:.1f} % of it"
+        f"{several * (len(run.rows) > 1)}."
     )
-    caption += f"or less with less energy. {best['router']} reaches {100 * best['bound_share']:.1f} % of it"
-    if len(run.rows) > 1:
-        caption += ", the most. The thin line joins the routers that no other beats on both axes."
-    else:
-        caption += "."
     title = "Accuracy, latency and energy beside the fluid bound"
     return draw("front", title, caption, paint, columns=2, height=3.2 + legend_height(run.routers))
 
 
+def _paint_routers(axis: Any, run: Run, key: str, label: str) -> None:
+    """Draw a point for each router, by a figure in seconds or joules, and a line through the best."""
+    points = {}
+    for number, row in enumerate(run.rows):
+        if row[key] is not None and row["accuracy"] is not None:
+            answered = row["completed"] / max(1, row["arrived"])
+            figure = 1e3 * row[key] * (answered if key.startswith("energy") else 1.0)
+            points[number] = (figure, 100 * row["accuracy"] * answered)
+    front = unbeaten(points.values(), lambda one: one)
+    if len(front) > 1:
+        axis.plot(*zip(*front, strict=True), color=INK, linewidth=0.8, alpha=0.5, zorder=2)
+    for number, point in points.items():
+        mark = MARKERS[number // len(COLOURS) % len(MARKERS)]
+        name = wrapped(run.rows[number]["router"], LETTERS)
+        axis.scatter(*point, color=colour(number), marker=mark, s=42, zorder=3, label=name)
+    axis.set(xlabel=label, ylabel="arrived requests answered correctly (%)")
+    axis.margins(x=0.25, y=0.15)
+
+
 def _bound_by_latency(axis: Any, bound: float) -> None:
     axis.axhline(bound, color=INK, linestyle="--", linewidth=1)
-    _leave_room_above(axis, bound)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, max(high, bound + 0.12 * (bound - low)))  # room for the label
     place = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
     axis.annotate(f"fluid bound {bound:.2f} %", (0.02, bound), fontsize=8, **place)
-
-
-def _leave_room_above(axis: Any, bound: float) -> None:
-    """Leave room for the label between the bound and the top of the picture."""
-    low, high = axis.get_ylim()
-    axis.set_ylim(low, max(high, bound + 0.12 * (bound - low)))
 
 
 def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
@@ -301,33 +322,10 @@ def _bound_by_energy(axis: Any, run: Run, bound: float) -> None:
     low, (left, right) = axis.get_ylim()[0], axis.get_xlim()
     right = max(right, 1.05e3 * float(energy_j[-1]))
     axis.plot([*1e3 * energy_j, right], [*100 * accuracy, 100 * accuracy[-1]], color=INK, ls="--", lw=1)
-    axis.set(xlim=(left, right), ylim=(low, None))
-    _leave_room_above(axis, bound)
-    axis.annotate(
-        "fluid bound",
-        (right, 100 * accuracy[-1]),
-        xytext=(-2, 4),
-        textcoords="offset points",
-        ha="right",
-        fontsize=8,
-    )
-
-
-def _pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other beats; better is less on the first axis and more on the second."""
-    front: list[tuple[float, float]] = []
-    for point in sorted(points, key=lambda one: (one[0], -one[1])):
-        if not front or point[1] > front[-1][1]:
-            front.append(point)
-    return front
-
-
-def _answered(row: dict[str, Any]) -> float:
-    return float(row["completed"] / max(1, row["arrived"]))
-
-
-def _correct(row: dict[str, Any]) -> float:
-    return 100 * float(row["accuracy"]) * _answered(row)
+    high = max(axis.get_ylim()[1], bound + 0.12 * (bound - low))  # room for the label
+    axis.set(xlim=(left, right), ylim=(low, high))
+    place = {"xytext": (-2, 4), "textcoords": "offset points", "ha": "right"}
+    axis.annotate("fluid bound", (right, 100 * accuracy[-1]), fontsize=8, **place)
 
 
 # -- Pictures of a run that placed training jobs.
@@ -342,11 +340,7 @@ def _completion(run: Run) -> Picture:
     def paint(axes: Any) -> None:
         axis = axes[0, 0]
         for row, policy in enumerate(_policies(run)):
-            jct_s = run.arrays[f"{row}/jct_s"]
-            if len(jct_s):
-                at = np.linspace(0, len(jct_s) - 1, min(len(jct_s), 400)).astype(int)
-                share = (at + 1) / len(jct_s)
-                axis.plot(np.maximum(jct_s[at], 1.0), share, label=wrapped(policy, LETTERS), **line(row))
+            _paint_distribution(axis, np.maximum(run.arrays[f"{row}/jct_s"], 1.0), row, policy)
         axis.set(xscale="log", xlabel="job completion time (s)", ylabel="share of jobs", ylim=(0, 1.01))
         legend_below(axis)
 
@@ -355,6 +349,13 @@ def _completion(run: Run) -> Picture:
     caption += f"{best['jct_mean_s'] / 3600:.2f} h" + (", the lowest." if len(run.rows) > 1 else ".")
     height = 3.2 + legend_height(_policies(run))
     return draw("completion", "Job completion time", caption, paint, height=height)
+
+
+def _paint_distribution(axis: Any, values: NDArray[np.float64], row: int, name: str) -> None:
+    """Draw the cumulative distribution of a row's values, if it has any."""
+    if len(values):
+        at = np.linspace(0, len(values) - 1, min(len(values), 400)).astype(int)
+        axis.plot(np.sort(values)[at], (at + 1) / len(values), label=wrapped(name, LETTERS), **line(row))
 
 
 def _makespan(run: Run) -> Picture:
@@ -390,9 +391,8 @@ def _tiers(run: Run) -> Picture:
                 left += share
             axis.set(xlabel=label)
             axis.invert_yaxis()
-        figure = axes[0, 0].figure
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
+        axes[0, 0].figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=8)
 
     caption = "Communication not hidden by computing, and GPU time, by the network tier that gangs span."
     return draw("tiers", "Network tiers", caption, paint, columns=2, height=_bar_height(names))
@@ -400,8 +400,9 @@ def _tiers(run: Run) -> Picture:
 
 def _occupancy(run: Run) -> Picture:
     names = _policies(run)
-    columns = 2 if len(names) == 4 else min(3, len(names))
-    lines = -(-len(names) // columns)
+    lines, columns = _grid(len(names))
+
+    style = {"cmap": "viridis", "interpolation": "nearest"}
 
     def paint(axes: Any) -> None:
         image = None
@@ -409,22 +410,12 @@ def _occupancy(run: Run) -> Picture:
             axis, held = axes.flat[row], run.arrays[f"{row}/held"]
             end_h = run.arrays[f"{row}/edges_s"][-1] / 3600
             extent = (0.0, end_h, len(held) - 0.5, -0.5)
-            image = axis.imshow(
-                held,
-                aspect="auto",
-                extent=extent,
-                vmin=0.0,
-                vmax=1.0,
-                cmap="viridis",
-                interpolation="nearest",
-            )
+            image = axis.imshow(held, aspect="auto", extent=extent, vmin=0.0, vmax=1.0, **style)
             axis.yaxis.get_major_locator().set_params(integer=True)
             axis.hlines(np.arange(0.5, len(held) - 1), 0.0, end_h, color="white", linewidth=0.8)
             axis.set(xlabel="time (h)", ylabel="rack")
             axis.set_title(wrapped(policy, 48), fontsize=9)
             axis.grid(False)
-        for axis in list(axes.flat)[len(names) :]:
-            axis.set_axis_off()
         axes.flat[0].figure.colorbar(image, ax=axes, shrink=0.8, label="share of GPUs held")
 
     caption = "Share of each rack's GPUs held by jobs over time; bright is full."
@@ -455,18 +446,29 @@ def request_pictures(run: Run) -> list[Picture]:
     return [*pictures, _servers(run)] if run.frames else pictures
 
 
+def plot_runs(traces: Sequence[Trace], models: Sequence[ServedModel], title: str, path: Path) -> None:
+    """Draw latency, accuracy against latency and energy, and the choices of each run into one picture."""
+    run = Run(
+        about=About(kind="requests", title=title, seed=0, config={}, models=outlines(models, plans=True)),
+        rows=[msgspec.json.decode(msgspec.json.encode(trace.summary)) for trace in traces],
+        arrays=trace_arrays(traces, np.empty(0)),
+        frames=[],
+    )
+    sheet([_latency(run), front_picture(run), choices_picture(run)], title, path)
+
+
 def _latency(run: Run) -> Picture:
+    best = min(run.rows, key=lambda row: row["latency_p99_s"] or np.inf)
+    p99_s = best["latency_p99_s"] or np.nan
+    caption = f"Cumulative distribution of latency. 99th percentile of {best['router']}: {1e3 * p99_s:.0f} ms"
+    caption += ", the lowest." if len(run.rows) > 1 else "."
+    height = 3.2 + legend_height([*run.routers, "deadline"])
     deadline_s = run.about.config.get("load", {}).get("deadline_s", NEVER_S)
 
     def paint(axes: Any) -> None:
         axis = axes[0, 0]
         for row, router in enumerate(run.routers):
-            ordered = np.sort(run.arrays[f"{row}/latency_s"])
-            if len(ordered):
-                at = np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int)
-                share = (at + 1) / len(ordered)
-                name = wrapped(router, LETTERS)
-                axis.plot(1e3 * np.maximum(ordered[at], 1e-4), share, label=name, **line(row))
+            _paint_distribution(axis, 1e3 * np.maximum(run.arrays[f"{row}/latency_s"], 1e-4), row, router)
         if deadline_s < NEVER_S:
             axis.axvline(1e3 * deadline_s, color=INK, linestyle=":", linewidth=1, label="deadline")
         axis.set(xlabel="latency (ms)", ylabel="share of answers", ylim=(0, 1.01))
@@ -474,24 +476,15 @@ def _latency(run: Run) -> Picture:
             axis.set_xscale("log")
             legend_below(axis)
 
-    best = min(run.rows, key=lambda row: row["latency_p99_s"] or np.inf)
-    p99_s = best["latency_p99_s"] or np.nan
-    caption = f"Cumulative distribution of latency. 99th percentile of {best['router']}: {1e3 * p99_s:.0f} ms"
-    caption += ", the lowest." if len(run.rows) > 1 else "."
-    return draw("latency", "Latency", caption, paint, height=3.2 + legend_height([*run.routers, "deadline"]))
+    return draw("latency", "Latency", caption, paint, height=height)
 
 
 def _queues(run: Run) -> Picture:
-    at_s = [frame.at_s for frame in run.frames]
-
     def paint(axes: Any) -> None:
         axis = axes[0, 0]
+        at_s = [frame.at_s for frame in run.frames]
         axis.plot(at_s, [sum(frame.waiting) for frame in run.frames], color=INK, label="gateway")
-        for number, server in enumerate(run.frames[0].servers):
-            held = [sum(frame.servers[number].at) for frame in run.frames]
-            axis.plot(at_s, held, color=colour(number), label=server.name, linewidth=1.2)
-        axis.set(xlabel="time (s)", ylabel="requests", xlim=(0, at_s[-1]))
-        axis.set_ylim(bottom=0)
+        _paint_servers(axis, run, "requests", lambda server: sum(server.at))
         mark_faults(axis, run.about)
         if len(run.frames[0].servers) < LEGEND_LIMIT:
             legend_below(axis)
@@ -518,24 +511,21 @@ def _in_system(run: Run) -> Picture:
     return draw("queues", "Queues over time", caption, paint, height=3.2 + legend_height(run.routers))
 
 
-def _servers(run: Run) -> Picture:
+def _paint_servers(axis: Any, run: Run, label: str, figure: Callable[[ServerFrame], float]) -> None:
+    """Draw a figure of every server over time."""
     at_s = [frame.at_s for frame in run.frames]
+    for number, server in enumerate(run.frames[0].servers):
+        values = [figure(frame.servers[number]) for frame in run.frames]
+        axis.plot(at_s, values, color=colour(number), label=server.name, linewidth=1.2)
+    axis.set(xlabel="time (s)", ylabel=label, xlim=(0, at_s[-1]))
+    axis.set_ylim(bottom=0)
 
+
+def _servers(run: Run) -> Picture:
     def paint(axes: Any) -> None:
-        for number, server in enumerate(run.frames[0].servers):
-            states = [frame.servers[number] for frame in run.frames]
-            axes[0, 0].plot(
-                at_s,
-                [100 * state.utilization for state in states],
-                color=colour(number),
-                lw=1.2,
-                label=server.name,
-            )
-            axes[0, 1].plot(at_s, [state.power_w for state in states], color=colour(number), lw=1.2)
-        axes[0, 0].set(xlabel="time (s)", ylabel="utilization (%)", ylim=(0, 104))
-        axes[0, 1].set(xlabel="time (s)", ylabel="power (W)")
+        _paint_servers(axes[0, 0], run, "utilization (%)", lambda server: 100 * server.utilization)
+        _paint_servers(axes[0, 1], run, "power (W)", lambda server: server.power_w)
         for axis in axes.flat:
-            axis.set_xlim(0, at_s[-1])
             mark_faults(axis, run.about, words=False)
         if len(run.frames[0].servers) < LEGEND_LIMIT:
             legend_below(axes[0, 0])

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from slimsched.dashboard.page import asset, replay_page
-from slimsched.dashboard.pictures import Picture, job_pictures, request_pictures
-from slimsched.serving.domain.model import ModelOutline
+from slimsched.dashboard.pictures import FAULTS, Picture, job_pictures, request_pictures
 from slimsched.serving.telemetry.run_folder import Run
 
 # -- The tables of a report: the figures with their headings and units.
@@ -73,20 +72,32 @@ JOB_COLUMNS: Sequence[Column] = (
 )
 
 
-def table(rows: Sequence[Row], first: str, columns: Sequence[Column], label: str = "Figures") -> str:
+def table(rows: Sequence[Row], first: str, columns: Sequence[Column], label: str) -> str:
     """Return an HTML table with one row per row of figures, and 95 % intervals where they are known."""
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for title, _, _ in columns)
+    cells = [(str(row[first]), *(_cell(row, key, write) for _, key, write in columns)) for row in rows]
+    return _table((first, *(title for title, _, _ in columns)), cells, label)
+
+
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
+    """Return an HTML table of plain texts."""
+    return _table(heads, [(first, *map(escape, rest)) for first, *rest in rows], label, ' class="words"')
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str, kind: str = "") -> str:
+    """Return an HTML table; the first cell of each row is text, the others are HTML."""
+    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
     body = "".join(
-        f'<tr><th scope="row">{escape(str(row[first]))}</th>'
+        f'<tr><th scope="row">{escape(first)}</th>'
         + "".join(
-            f'<td data-head="{escape(title)}">{_cell(row, key, write)}</td>' for title, key, write in columns
+            f'<td data-head="{escape(title)}">{cell}</td>'
+            for title, cell in zip(heads[1:], rest, strict=True)
         )
         + "</tr>"
-        for row in rows
+        for first, *rest in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table><thead><tr>'
-        f'<th scope="col">{escape(first)}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table{kind}>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -99,24 +110,6 @@ def model_rows(rows: Sequence[Row]) -> list[Row]:
         for row in rows
         for figures in [row["models"][name]]
     ]
-
-
-def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """Return an HTML table of plain texts."""
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in heads)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(
-            f'<td data-head="{escape(title)}">{escape(text)}</td>'
-            for title, text in zip(heads[1:], rest, strict=True)
-        )
-        + "</tr>"
-        for first, *rest in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table class="words">'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
 
 
 def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
@@ -144,41 +137,68 @@ def page(run: Run, pictures: list[Picture]) -> str:
     """Return the report as HTML."""
     about = run.about
     jobs = about.kind == "jobs"
-    figures = table(run.rows, "policy" if jobs else "router", JOB_COLUMNS if jobs else REQUEST_COLUMNS)
+    figures = table(
+        run.rows, "policy" if jobs else "router", JOB_COLUMNS if jobs else REQUEST_COLUMNS, "Figures"
+    )
     seeds = f"seed {about.seed}" + (
         f" and {about.seeds - 1} more, ± is the 95 % interval" * (about.seeds > 1)
     )
     made_by = f"Slim Scheduler {about.slim}, {seeds}{_sources(run)}"
     config = escape(msgspec.json.format(msgspec.json.encode(about.config), indent=2).decode())
+    return html_page(
+        about.title,
+        made_by,
+        [
+            section("figures", "Figures", figures + JOB_NOTES * jobs),
+            _models(run),
+            *map(figure, pictures),
+            _faults(run),
+            _replay(run),
+            section(
+                "config",
+                "Configuration",
+                f"<p>Seed {about.seed}. The same configuration and seed give the same run.</p>"
+                f"<details open><summary>All settings</summary><pre>{config}</pre></details>",
+            ),
+        ],
+    )
+
+
+JOB_NOTES = (
+    '<p class="quiet">comm/compute: communication that computing does not hide, over computing, in '
+    "GPU-seconds. avoidable: the part of it that the closest placements would not have had. told "
+    "durations: the policy knows how long jobs take, which a real cluster cannot tell it.</p>"
+)
+"""Explains the columns of a run that placed jobs."""
+
+
+def html_page(title: str, subtitle: str, sections: Sequence[str]) -> str:
+    """Return an HTML page that needs nothing from outside."""
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(about.title)}</title><style>{asset('report.css')}</style></head><body>",
-            f"<header><h1>{escape(about.title)}</h1>",
-            f'<p class="quiet">{escape(made_by)}</p></header><main>',
-            '<section aria-labelledby="figures"><h2 id="figures">Figures</h2>',
-            f"{figures}{_notes(run)}</section>",
-            _models(run),
-            *map(_figure, pictures),
-            _faults(run),
-            _replay(run),
-            '<section aria-labelledby="config"><h2 id="config">Configuration</h2>',
-            f"<p>Seed {about.seed}. The same configuration and seed give the same run.</p>",
-            f"<details open><summary>All settings</summary><pre>{config}</pre></details></section>",
+            f"<title>{escape(title)}</title><style>{asset('report.css')}</style></head><body>",
+            f"<header><h1>{escape(title)}</h1>",
+            f'<p class="quiet">{escape(subtitle)}</p></header><main>',
+            *sections,
             "</main></body></html>\n",
         ]
     )
 
 
-def _notes(run: Run) -> str:
-    """Explain the columns of a run that placed jobs."""
-    if run.about.kind != "jobs":
-        return ""
+def section(name: str, title: str, body: str) -> str:
+    """Return a part of a page under a heading; `body` is HTML."""
+    return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{body}</section>'
+
+
+def figure(picture: Picture) -> str:
+    """Return a picture with its title and caption, as HTML."""
+    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.caption)}" ', 1)
     return (
-        '<p class="quiet">comm/compute: communication that computing does not hide, over computing, in '
-        "GPU-seconds. avoidable: the part of it that the closest placements would not have had. told "
-        "durations: the policy knows how long jobs take, which a real cluster cannot tell it.</p>"
+        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2>'
+        f'<div class="scroll" tabindex="0">{svg}</div>'
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
     )
 
 
@@ -188,53 +208,36 @@ def _sources(run: Run) -> str:
     return f", energy {'; '.join(sorted(sources))}" if sources else ""
 
 
-def _figure(picture: Picture) -> str:
-    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.caption)}" ', 1)
-    return (
-        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2>'
-        f'<div class="scroll" tabindex="0">{svg}</div>'
-        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
-    )
-
-
 def _models(run: Run) -> str:
     """Return what was served, and the figures of each model where there are several."""
     if not run.about.models:
         return ""
     rows = [
-        (model.name, str(len(model.segments)), _choices(model), f"{len(model.plans):,}")
+        (
+            model.name,
+            str(len(model.segments)),
+            # the choices once where all segments have the same, else segment by segment
+            "; ".join(", ".join(names) for names in dict.fromkeys(model.segments)),
+            f"{len(model.plans):,}",
+        )
         for model in run.about.models
     ]
     served = text_table(("model", "segments", "choices, narrow to wide", "plans"), rows, "Models")
     figures = model_rows(run.rows)
     by_model = table(figures, "model", MODEL_COLUMNS, "Figures by model") if figures else ""
-    title = "Models" if len(rows) > 1 else "Model"
-    return f'<section aria-labelledby="models"><h2 id="models">{title}</h2>{served}{by_model}</section>'
-
-
-def _choices(model: ModelOutline) -> str:
-    """Name the choices once where all segments have the same, else segment by segment."""
-    return "; ".join(", ".join(names) for names in dict.fromkeys(model.segments))
+    return section("models", "Models" if len(rows) > 1 else "Model", served + by_model)
 
 
 def _faults(run: Run) -> str:
     if not run.about.faults:
         return ""
-    verbs = {
-        "kill": "is killed",
-        "hang": "hangs",
-        "restore": "returns",
-        "slow": "is slowed",
-        "slow-link": "has its link slowed",
-        "leave": "leaves",
-    }
     lines = "".join(
-        f"<li>{fault.at_s:g} s: {escape(fault.server)} {verbs[fault.kind]}"
+        f"<li>{fault.at_s:g} s: {escape(fault.server)} {FAULTS[fault.kind]}"
         + (f", {fault.slowdown:g} times as slow" if fault.kind.startswith("slow") else "")
         + "</li>"
         for fault in run.about.faults
     )
-    return f'<section aria-labelledby="faults"><h2 id="faults">Faults</h2><ul>{lines}</ul></section>'
+    return section("faults", "Faults", f"<ul>{lines}</ul>")
 
 
 def _replay(run: Run) -> str:
@@ -242,8 +245,9 @@ def _replay(run: Run) -> str:
     if not run.frames:
         return ""
     inner = escape(replay_page(run.frames))
-    return (
-        '<section aria-labelledby="replay"><h2 id="replay">Replay</h2><details>'
-        "<summary>Scrub through the run on the dashboard</summary>"
-        f'<iframe title="Replay of the run" loading="lazy" srcdoc="{inner}"></iframe></details></section>'
+    return section(
+        "replay",
+        "Replay",
+        "<details><summary>Scrub through the run on the dashboard</summary>"
+        f'<iframe title="Replay of the run" loading="lazy" srcdoc="{inner}"></iframe></details>',
     )

@@ -5,9 +5,9 @@ from html import escape
 from typing import Any
 
 from slimsched import __version__
-from slimsched.dashboard.page import asset
-from slimsched.dashboard.pictures import COLOURS, INK, Picture, draw
-from slimsched.dashboard.report import text_table
+from slimsched.core.plots import COLOURS
+from slimsched.dashboard.pictures import INK, Picture, draw
+from slimsched.dashboard.report import figure, html_page, section, text_table
 from slimsched.jobs.setting import POLICIES
 from slimsched.jobs.whatif import CLOSE, Gain, PolicyOutcome, WhatIf
 
@@ -38,22 +38,18 @@ def whatif_page(found: WhatIf) -> str:
     title = f"What if: {found.jobs:,} jobs on {found.cluster}"
     size = f"{found.gpus:,} GPUs in {_count(found.racks, 'rack')}, {_count(found.users, 'user')}, "
     size += _span(found.days)
-    return "\n".join(
+    return html_page(
+        title,
+        f"{size}. Slim Scheduler {__version__}",
         [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{asset('report.css')}</style></head><body>",
-            f"<header><h1>{escape(title)}</h1>",
-            f'<p class="quiet">{escape(size)}. Slim Scheduler {__version__}</p></header><main>',
-            _section("answer", "In short", "".join(f"<p>{escape(one)}</p>" for one in in_short(found))),
-            _section("present", "Does the simulated present agree with the records?", _present(found)),
-            _section("policies", "Other policies on the same racks", _policies(found)),
-            _section("worlds", "Other racks and networks", _worlds(found)),
+            section("answer", "In short", "".join(f"<p>{escape(one)}</p>" for one in in_short(found))),
+            section("present", "Does the simulated present agree with the records?", _present(found)),
+            section("policies", "Other policies on the same racks", _outcomes(found, elsewhere=False)),
+            section("worlds", "Other racks and networks", _outcomes(found, elsewhere=True)),
             *_who(found, found.by_size, "size", "Who gains, by size of gang"),
             *_who(found, found.by_user, "user", "Who gains, by user"),
-            _section("reading", "How to read this", _assumptions(found)),
-            "</main></body></html>\n",
-        ]
+            section("reading", "How to read this", _assumptions(found)),
+        ],
     )
 
 
@@ -80,7 +76,8 @@ def in_short(found: WhatIf) -> list[str]:
             f"With models and a network it is {_signed(with_network.get('wait_mean_s', 0.0))} and "
             f"{_signed(with_network.get('makespan_s', 0.0))}. Above {CLOSE:.0%}, read the rest with care."
         )
-    now, then = found.outcomes[0].row.summary, _of(found, found.compared).row.summary
+    here = (one for one in found.outcomes if one.world == "as it is")
+    now, then = found.outcomes[0].row.summary, next(o for o in here if o.policy == found.compared).row.summary
     lines.append(
         f"With {found.compared} the mean job would have been done after {_time(then.jct_mean_s)} instead of "
         f"{_time(now.jct_mean_s)} ({_signed(_change(then.jct_mean_s, now.jct_mean_s))}), and "
@@ -94,10 +91,6 @@ def in_short(found: WhatIf) -> list[str]:
         else "No user would have been served later on average."
     )
     return lines
-
-
-def _section(name: str, title: str, body: str) -> str:
-    return f'<section aria-labelledby="{name}"><h2 id="{name}">{escape(title)}</h2>{body}</section>'
 
 
 def _present(found: WhatIf) -> str:
@@ -120,22 +113,23 @@ def _present(found: WhatIf) -> str:
     return f"<p>{escape(words)}</p>{text_table(heads, rows, 'The present')}"
 
 
-def _policies(found: WhatIf) -> str:
-    here = [one for one in found.outcomes if one.world == "as it is"]
-    return text_table(HEADS, [_row(found, one, _label(found, one)) for one in here], "Policies")
-
-
-def _worlds(found: WhatIf) -> str:
-    elsewhere = [one for one in found.outcomes if one.world != "as it is"]
+def _outcomes(found: WhatIf, *, elsewhere: bool) -> str:
+    rows = []
+    for one in found.outcomes:
+        if (one.world != "as it is") == elsewhere:
+            name = f"{one.policy} (now)" if one.policy == found.present else one.policy
+            rows.append(_row(found, one, f"{one.world}: {name}" if elsewhere else name))
     if not elsewhere:
-        return "<p>None were asked for.</p>"
-    rows = [_row(found, one, f"{one.world}: {_label(found, one)}") for one in elsewhere]
-    return text_table(("racks and network: policy", *HEADS[1:]), rows, "Racks and networks")
+        return text_table(HEADS, rows, "Policies")
+    heads = "racks and network: policy", *HEADS[1:]
+    return text_table(heads, rows, "Racks and networks") if rows else "<p>None were asked for.</p>"
 
 
 def _row(found: WhatIf, one: PolicyOutcome, name: str) -> tuple[str, ...]:
     figures, now = one.row.summary, found.outcomes[0].row.summary
     spread = one.row.ci95["jct_mean_s"]
+    avoidable = figures.excess_comm / figures.comm_overhead if figures.comm_overhead else 0.0
+    comm_gpu_h = figures.comm_gpu_s / 3600
     return (
         name,
         _time(figures.jct_mean_s) + (f" ± {_time(spread)}" if spread else ""),
@@ -143,8 +137,8 @@ def _row(found: WhatIf, one: PolicyOutcome, name: str) -> tuple[str, ...]:
         _time(figures.wait_mean_s),
         _time(figures.makespan_s),
         _percent(figures.utilization),
-        f"{figures.comm_gpu_s / 3600:,.1f}",
-        f"{max(0.0, _avoidable_gpu_h(figures)):,.1f}",
+        f"{comm_gpu_h:,.1f}",
+        f"{max(0.0, avoidable * comm_gpu_h):,.1f}",
         f"{figures.preemptions:,.0f}",
         "yes" if POLICIES.make(one.policy).knows_service else "no",
     )
@@ -167,8 +161,8 @@ def _who(found: WhatIf, groups: Sequence[Gain], kind: str, title: str) -> list[s
     rest = f"<p>The {SHOWN_GROUPS} largest of {len(groups)}.</p>" if len(groups) > SHOWN_GROUPS else ""
     words = f"<p>{escape(found.present)} (now) against {escape(found.compared)}, on the same racks.</p>"
     return [
-        _section(f"by-{kind}", title, words + text_table(heads, rows, title) + rest),
-        _figure(_picture(shown, kind, found.compared)),
+        section(f"by-{kind}", title, words + text_table(heads, rows, title) + rest),
+        figure(_picture(shown, kind, found.compared)),
     ]
 
 
@@ -190,24 +184,15 @@ def _picture(groups: Sequence[Gain], kind: str, policy: str) -> Picture:
     return draw(f"gain-{kind}", f"Change of completion time by {kind}", caption, paint, height=height)
 
 
-def _figure(picture: Picture) -> str:
-    svg = picture.svg.replace("<svg ", f'<svg role="img" aria-label="{escape(picture.caption)}" ', 1)
-    return (
-        f'<figure id="{picture.name}"><h2>{escape(picture.title)}</h2><div class="scroll" tabindex="0">{svg}'
-        f"</div><figcaption>{escape(picture.caption)}</figcaption></figure>"
-    )
-
-
 def _assumptions(found: WhatIf) -> str:
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in found.left_out.items() if count)
+    models = "The model of every job is known, or was said not to communicate."
     if found.models_drawn:
-        drawn = ", ".join(found.models_drawn)
         models = (
-            f"The records name the model of {found.models_named:,} jobs. The others draw one of {drawn}; "
+            f"The records name the model of {found.models_named:,} jobs. The others draw one of "
+            f"{', '.join(found.models_drawn)}; figures are means over {found.seeds} draws, ± half the 95 % "
+            "interval."
         )
-        models += f"figures are means over {found.seeds} draws, ± half the 95 % interval."
-    else:
-        models = "The model of every job is known, or was said not to communicate."
     lines = [
         f"Left out: {left_out or 'nothing'}.",
         models,
@@ -220,20 +205,6 @@ def _assumptions(found: WhatIf) -> str:
         "Avoidable: GPU-hours of communication that the most consolidated placements would not have had.",
     ]
     return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
-
-
-def _of(found: WhatIf, policy: str) -> PolicyOutcome:
-    return next(one for one in found.outcomes if one.policy == policy and one.world == "as it is")
-
-
-def _label(found: WhatIf, one: PolicyOutcome) -> str:
-    return f"{one.policy} (now)" if one.policy == found.present else one.policy
-
-
-def _avoidable_gpu_h(figures: Any) -> float:
-    """Communication that consolidated placements would not have had, in GPU-hours."""
-    share = figures.excess_comm / figures.comm_overhead if figures.comm_overhead else 0.0
-    return float(figures.comm_gpu_s * share / 3600.0)
 
 
 def _count(number: int, noun: str) -> str:

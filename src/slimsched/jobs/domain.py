@@ -1,6 +1,7 @@
 """What jobs and clusters are: jobs, the models they train, machines in racks, the network, and placements."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from enum import IntEnum
 from itertools import islice
@@ -8,19 +9,8 @@ from typing import Self
 
 from msgspec import Struct
 
-from slimsched.core.config import (
-    Amount,
-    ConfigError,
-    Count,
-    CountOrZero,
-    Factor,
-    Finite,
-    PartialShare,
-    PositiveAmount,
-    PositiveSeconds,
-    Seconds,
-    UnknownNameError,
-)
+from slimsched.core import config
+from slimsched.core.config import ConfigError, UnknownNameError
 
 # -- The network of a training cluster: bandwidth inside a machine, out of a machine and out of a rack.
 
@@ -37,13 +27,13 @@ class Fabric(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    machine_bytes_per_s: PositiveAmount = 300 * GB
-    nic_bytes_per_s: PositiveAmount
+    machine_bytes_per_s: config.PositiveAmount = 300 * GB
+    nic_bytes_per_s: config.PositiveAmount
     rails: bool = False
-    uplink_bytes_per_s: PositiveAmount
-    background: PartialShare = 0.0
-    latency_s: Seconds = 5e-6
-    kappa: Factor = 1.05
+    uplink_bytes_per_s: config.PositiveAmount
+    background: config.PartialShare = 0.0
+    latency_s: config.Seconds = 5e-6
+    kappa: config.Factor = 1.05
 
     def rack_uplink_bytes_per_s(self, machines: int) -> float:
         """Return what other traffic leaves of the uplink of a rack with `machines` machines."""
@@ -65,15 +55,14 @@ FABRICS = {
 
 def fabric_named(name: str) -> Fabric:
     """Look a network setting up."""
-    try:
-        return FABRICS[name]
-    except KeyError:
-        raise UnknownNameError("network", name, tuple(FABRICS)) from None
+    if name not in FABRICS:
+        raise UnknownNameError("network", name, tuple(FABRICS))
+    return FABRICS[name]
 
 
 # -- Where a gang runs: how many GPUs on which machines, and how close together they are.
 
-Placement = tuple[tuple[str, Count], ...]
+Placement = tuple[tuple[str, config.Count], ...]
 """(machine name, GPUs there), one entry per machine."""
 
 
@@ -90,6 +79,11 @@ def gpus_in(placement: Placement) -> int:
     return sum(gpus for _, gpus in placement)
 
 
+def where(placement: Placement) -> str:
+    """Put a placement into words."""
+    return ", ".join(f"{name}×{gpus}" for name, gpus in placement)
+
+
 # -- GPUs in Slurm's texts: `gpu:a100:4(S:0-1)`, `gres/gpu=8`, `cpu=8,gres/gpu=4,gres/gpu:a100=4`.
 
 _GPUS = re.compile(r"\bgpu(?P<kind>[:/][A-Za-z][^:=,()]*)?[:=](?P<count>\d+)")
@@ -104,7 +98,7 @@ def gpu_count(text: object) -> int:
 
 # -- What a training job computes and sends in one iteration, and how it goes with more or fewer GPUs.
 
-Scaling = tuple[tuple[Count, PositiveAmount], ...]
+Scaling = tuple[tuple[config.Count, config.PositiveAmount], ...]
 """(GPUs, pace on that many, together and with the network to themselves); ascending, the pace on one is 1."""
 
 
@@ -115,8 +109,8 @@ class TrainingModel(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    compute_s: PositiveSeconds
-    exposed_bytes: Amount
+    compute_s: config.PositiveSeconds
+    exposed_bytes: config.Amount
     source: str
     scaling: Scaling = ()
 
@@ -156,13 +150,13 @@ class Job(Struct, frozen=True, kw_only=True, gc=False):
     """
 
     id: str
-    arrival_s: Finite
-    gpus: Count
-    service_s: Seconds = 0.0
+    arrival_s: config.Finite
+    gpus: config.Count
+    service_s: config.Seconds = 0.0
     model: str = ""
     tenant: str = ""
-    limit_s: Seconds | None = None
-    machines: CountOrZero = 0
+    limit_s: config.Seconds | None = None
+    machines: config.CountOrZero = 0
 
 
 # -- The machines of a cluster, the racks they stand in and the links between them.
@@ -175,7 +169,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     name: str
     rack: str
-    gpus: Count
+    gpus: config.Count
 
 
 class Topology:
@@ -202,11 +196,11 @@ class Topology:
         self.rack_of_name = {m.name: r for m, r in zip(self.machines, self.rack_of, strict=True)}
         self.gpus = sum(machine.gpus for machine in self.machines)
         self.largest_machine = max(machine.gpus for machine in self.machines)
-        in_rack = [0] * len(self.racks)
-        for machine, rack in zip(self.machines, self.rack_of, strict=True):
-            in_rack[rack] += machine.gpus
-        self.rack_gpus = tuple(in_rack)
-        self.largest_rack = max(in_rack)
+        in_rack = Counter[str]()
+        for machine in self.machines:
+            in_rack[machine.rack] += machine.gpus
+        self.rack_gpus = tuple(in_rack[rack] for rack in self.racks)
+        self.largest_rack = max(self.rack_gpus)
 
     @classmethod
     def grid(cls, *, racks: int, machines_per_rack: int, gpus_per_machine: int, name: str = "grid") -> Self:

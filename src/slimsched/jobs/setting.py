@@ -15,46 +15,18 @@ from slimsched.core.config import ConfigError, DataError, Seconds, Whole
 from slimsched.core.log import Header, Replayable
 from slimsched.core.plugins import PluginTable
 from slimsched.jobs.domain import Fabric, Machine, Topology, TrainingModel
-from slimsched.jobs.policies.baselines import (
-    ASrpt,
-    Backfill,
-    FifoPolicy,
-    FitFirst,
-    Gandiva,
-    Lwf,
-    MaxMin,
-    Scored,
-    Srsf,
-    Srtf,
-    Themis,
-    Tiresias,
-)
-from slimsched.jobs.policies.dally import Dally, FixedTimers, MeanTuner, Tuner
+from slimsched.jobs.policies import baselines
+from slimsched.jobs.policies.dally import Dally, MeanTuner, Tuner
 from slimsched.jobs.policies.elastic import Elastic, Sia
 from slimsched.jobs.scheduler.gpus import split
-from slimsched.jobs.scheduler.live import LiveScheduler
-from slimsched.jobs.scheduler.messages import Event, LiveEvent
+from slimsched.jobs.scheduler.messages import Event, JobSubmitted, LiveCommand, LiveEvent, Rebuilt, RefuseJob
 from slimsched.jobs.scheduler.network import Sensitivity
-from slimsched.jobs.scheduler.policy import Policy
+from slimsched.jobs.scheduler.policy import FOREVER, Policy
 from slimsched.jobs.scheduler.scheduler import JobScheduler
+from slimsched.jobs.scheduler.waiting import DemandError
 from slimsched.jobs.telemetry import SCHEDULER_NAME
 
 # -- The table of job policies. A new one is a file and a line here, an entry point, or `file.py:Class`.
-
-
-def no_wait() -> Dally:
-    """Ablation of dally: take any offer."""
-    return Dally(Tuner())
-
-
-def fully_consolidated() -> Dally:
-    """Ablation of dally: hold out for the closest tier for ever."""
-    return Dally(FixedTimers())
-
-
-def mean_tuner() -> Dally:
-    """Ablation of dally: timers from the mean of accepted waits."""
-    return Dally(MeanTuner())
 
 
 def manual(machine_s: Seconds, rack_s: Seconds) -> Dally:
@@ -67,7 +39,7 @@ def manual(machine_s: Seconds, rack_s: Seconds) -> Dally:
         raise ConfigError(
             f"machine_s is {machine_s:g} and rack_s {rack_s:g}; give machine_s not above rack_s"
         )
-    return Dally(FixedTimers(machine_s, rack_s))
+    return Dally(Tuner(machine_s, rack_s))
 
 
 POLICIES: PluginTable[Policy] = PluginTable(
@@ -75,24 +47,25 @@ POLICIES: PluginTable[Policy] = PluginTable(
     group="slimsched.job_policies",
     result=Policy,
     builtin={
-        "fifo": FifoPolicy,
-        "backfill": Backfill,
-        "fit-first": FitFirst,
-        "srtf": Srtf,
-        "srsf": Srsf,
-        "tiresias": Tiresias,
-        "gandiva": Gandiva,
-        "max-min": MaxMin,
-        "themis": Themis,
-        "lwf": Lwf,
-        "a-srpt": ASrpt,
-        "scored": Scored,
+        "fifo": baselines.FifoPolicy,
+        "backfill": baselines.Backfill,
+        "fit-first": baselines.FitFirst,
+        "srtf": baselines.Srtf,
+        "srsf": baselines.Srsf,
+        "tiresias": baselines.Tiresias,
+        "gandiva": baselines.Gandiva,
+        "max-min": baselines.MaxMin,
+        "themis": baselines.Themis,
+        "lwf": baselines.Lwf,
+        "a-srpt": baselines.ASrpt,
+        "scored": baselines.Scored,
         "sia": Sia,
         "elastic": Elastic,
         "dally": Dally,
-        "no-wait": no_wait,
-        "fully-consolidated": fully_consolidated,
-        "mean-tuner": mean_tuner,
+        # ablations of dally: take any offer; hold out for ever; timers from the mean of accepted waits; fixed
+        "no-wait": lambda: Dally(Tuner()),
+        "fully-consolidated": lambda: Dally(Tuner(FOREVER, FOREVER)),
+        "mean-tuner": lambda: Dally(MeanTuner()),
         "manual": manual,
     },
 )
@@ -123,25 +96,49 @@ class SchedulerSetting(Struct, frozen=True, kw_only=True):
         return Sensitivity(topology=topology, fabric=self.fabric, models=self.models)
 
     def scheduler(self, sensitivity: Sensitivity | None = None, policy: Policy | None = None) -> JobScheduler:
-        """Make the scheduler of a simulation; `policy` takes the place of the one that is named."""
+        """Make the scheduler; `policy` takes the place of the one that is named."""
         known = sensitivity or self.sensitivity()
         return JobScheduler(
             topology=known.topology,
             policy=policy or POLICIES.make(self.policy),
             sensitivity=known,
             quotas=self.quotas,
+            split=split if self.engine == "slurm" else None,
         )
 
-    def live_scheduler(self) -> LiveScheduler:
-        """Make the scheduler of a Slurm cluster."""
-        return LiveScheduler(
-            policy=POLICIES.make(self.policy),
-            fabric=self.fabric,
-            models=self.models,
-            quotas=self.quotas,
-            split=split,
-            cluster=self.cluster,
-        )
+
+class LiveScheduler:
+    """The job scheduler of a real cluster: it can start afresh, and refuses a job instead of failing.
+
+    Machines of a real cluster come and go, and a driver may lose track of it. It then feeds `Rebuilt` with
+    the machines there are, and after it every job there is. The policy keeps what it has learned. A job that
+    can never run here gets a `RefuseJob` where a simulation would stop with an error.
+    """
+
+    def __init__(self, setting: SchedulerSetting) -> None:
+        self.current: JobScheduler | None = None  # None before the first Rebuilt
+        self._setting = setting
+        self._policy = POLICIES.make(setting.policy)
+        if self._policy.resizes:
+            raise ConfigError(
+                f"policy '{setting.policy}' changes the number of GPUs of running jobs, which works in "
+                "simulations only; name another, such as dally"
+            )
+
+    def handle(self, event: LiveEvent, *, now_s: float) -> list[LiveCommand]:
+        """Take one event into account and return what must now be done."""
+        if isinstance(event, Rebuilt):
+            setting = msgspec.structs.replace(self._setting, machines=event.machines)
+            self.current = setting.scheduler(policy=self._policy)
+            return []
+        if self.current is None:
+            raise DataError(f"a live run begins with Rebuilt, not with {type(event).__name__}")
+        try:
+            return [*self.current.handle(event, now_s=now_s)]
+        except DemandError as error:
+            if not isinstance(event, JobSubmitted):
+                raise
+            return [RefuseJob(job_id=event.job.id, reason=str(error))]
 
 
 # -- The machines of a job run, made anew from its log: what `slim replay` needs.
@@ -158,7 +155,7 @@ def machines_of(setting: Mapping[str, Any]) -> Callable[[str], Replayable]:
         if name != SCHEDULER_NAME:
             raise DataError(f"a job run has one machine, '{SCHEDULER_NAME}'; the log names '{name}'")
         if known.engine == "slurm":
-            return Replayable(known.live_scheduler(), LiveEvent)
+            return Replayable(LiveScheduler(known), LiveEvent)
         return Replayable(known.scheduler(), Event)
 
     return make

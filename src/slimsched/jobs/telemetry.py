@@ -1,47 +1,26 @@
 """The log of a run of jobs, folded: entries become stretches of time, and these the figures of a row."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from slimsched.core.config import DataError
-from slimsched.core.log import Entry, Observer
-from slimsched.jobs.domain import Job, Placement, Tier, gpus_in
-from slimsched.jobs.scheduler.messages import (
-    JobFinished,
-    JobFoundRunning,
-    JobPreempted,
-    JobSubmitted,
-    LiveCommand,
-    LiveEvent,
-    PreemptJob,
-    Rebuilt,
-    StartFailed,
-    StartJob,
-)
+from slimsched.core.log import Observer
+from slimsched.jobs.domain import Job, Placement, Tier, Topology, gpus_in
+from slimsched.jobs.scheduler import messages
+from slimsched.jobs.scheduler.messages import LiveCommand, LiveEvent
 from slimsched.jobs.scheduler.network import Sensitivity
 
 # -- The entries of a job run: when, what the scheduler was told, and what it asked for.
 #
-# A simulation keeps them in memory; a log on disk holds the same. The folds in this folder read both.
+# A simulation keeps them in memory; a log on disk holds the same.
 
 SCHEDULER_NAME = "jobs"
 """The name of the one machine in the log of a job run."""
 
 JobEntry = tuple[float, LiveEvent, Sequence[LiveCommand]]
-
-
-def decode_entries(entries: Iterable[Entry]) -> Iterator[JobEntry]:
-    """Read the entries of a log on disk."""
-    events = msgspec.json.Decoder(LiveEvent)
-    commands = msgspec.json.Decoder(list[LiveCommand])
-    for number, entry in enumerate(entries, start=1):
-        try:
-            yield entry.now_s, events.decode(entry.event), commands.decode(entry.commands)
-        except msgspec.DecodeError as error:
-            raise DataError(f"entry {number} is not one of a job run: {error}") from None
 
 
 def pass_on(entries: Iterable[JobEntry], observer: Observer) -> None:
@@ -92,9 +71,9 @@ def histories(entries: Iterable[JobEntry]) -> dict[str, JobHistory]:
     for now_s, event, commands in entries:
         fold.told(event, now_s)
         for command in commands:
-            if isinstance(command, StartJob):
+            if isinstance(command, messages.StartJob):
                 fold.started[command.job_id] = (command.placement, now_s)
-            elif isinstance(command, PreemptJob):
+            elif isinstance(command, messages.PreemptJob):
                 fold.jobs[command.job_id].preemptions += 1
     for job_id, at_s in fold.lost.items():
         fold.finish(job_id, at_s)
@@ -112,38 +91,29 @@ class _Histories:
 
     def told(self, event: LiveEvent, now_s: float) -> None:
         """Take one event in."""
-        if isinstance(event, JobSubmitted):
-            self._submitted(event, now_s)
-        elif isinstance(event, JobFinished):
+        if isinstance(event, messages.JobSubmitted):
+            self._known(event.job, now_s)
+            if self.lost and self.lost.pop(event.job.id, None) is not None:  # it waits again
+                self._stop(event.job.id, now_s, event.served_s, interrupted=True)
+        elif isinstance(event, messages.JobFinished):
             if event.job_id in self.jobs:
                 self.finish(event.job_id, now_s)
-        elif isinstance(event, JobPreempted):
+        elif isinstance(event, messages.JobPreempted):
             self._stop(event.job_id, now_s, event.served_s, interrupted=True)
-        elif isinstance(event, JobFoundRunning):
-            self._found_running(event, now_s)
-        elif isinstance(event, StartFailed):
+        elif isinstance(event, messages.JobFoundRunning):
+            self._known(event.job, now_s)
+            self.lost.pop(event.job.id, None)
+            _, since_s = self.started.get(event.job.id, ((), now_s))
+            self.started[event.job.id] = (event.placement, since_s)
+        elif isinstance(event, messages.StartFailed):
             self.started.pop(event.job_id, None)
-        elif isinstance(event, Rebuilt):
+        elif isinstance(event, messages.Rebuilt):
             self.lost |= dict.fromkeys(self.started, now_s)
 
     def finish(self, job_id: str, now_s: float) -> None:
         """A job is done."""
         self._stop(job_id, now_s, self.jobs[job_id].job.service_s, interrupted=False)
         self.jobs[job_id].finished_s = now_s
-
-    def _submitted(self, event: JobSubmitted, now_s: float) -> None:
-        """A job is new here, or waits again after a fresh start."""
-        self._known(event.job, now_s)
-        if self.lost and self.lost.pop(event.job.id, None) is not None:
-            self._stop(event.job.id, now_s, event.served_s, interrupted=True)
-
-    def _found_running(self, event: JobFoundRunning, now_s: float) -> None:
-        """A job runs already, or still, after a fresh start."""
-        job_id = event.job.id
-        self._known(event.job, now_s)
-        self.lost.pop(job_id, None)
-        since_s = self.started[job_id][1] if job_id in self.started else now_s
-        self.started[job_id] = (event.placement, since_s)
 
     def _known(self, job: Job, now_s: float) -> None:
         if job.id not in self.jobs:
@@ -218,8 +188,7 @@ def summarize(
     wait_s = np.array([history.wait_s for history in done])
     first_s = min(history.submitted_s for history in done)
     makespan_s = max(history.finished_s or 0.0 for history in done) - first_s
-    work = _Work(done, sensitivity, save_s=save_s, restore_s=restore_s)
-    busy, comm, compute, ideal = work.busy, work.comm, work.compute, work.ideal
+    busy, comm, compute, ideal, ideal_comm = _gpu_s(done, sensitivity, save_s, restore_s)
     longest_s = max(history.job.service_s for history in done)
     last_s = max(history.submitted_s + history.job.service_s for history in done) - first_s
     capacity = topology.gpus * makespan_s if makespan_s > 0 else 1.0
@@ -235,7 +204,7 @@ def summarize(
         preemptions=sum(history.preemptions for history in done),
         utilization=sum(busy) / capacity,
         events_per_wall_s=events / wall_s if wall_s > 0 else 0.0,
-        excess_comm=(sum(comm) - work.ideal_comm) / compute if compute else 0.0,
+        excess_comm=(sum(comm) - ideal_comm) / compute if compute else 0.0,
         comm_gpu_s=sum(comm),
         goodput=ideal / capacity,
         makespan_bound_s=max(ideal / topology.gpus, longest_s, last_s),
@@ -247,36 +216,68 @@ def summarize(
     )
 
 
-class _Work:
-    """GPU-seconds of finished jobs: held and communicated by tier, computed, and the ideal of each."""
+def _gpu_s(
+    done: Sequence[JobHistory], sensitivity: Sensitivity, save_s: float, restore_s: float
+) -> tuple[list[float], list[float], float, float, float]:
+    """GPU-seconds that finished jobs held and communicated, each by tier, and computed.
 
-    def __init__(
-        self, done: Sequence[JobHistory], sensitivity: Sensitivity, *, save_s: float, restore_s: float
-    ) -> None:
-        busy, comm = [0.0] * len(Tier), [0.0] * len(Tier)
-        compute = ideal = ideal_comm = 0.0
-        for history in done:
-            job = history.job
-            share = _computing(sensitivity, job, job.gpus)
-            compute += job.gpus * job.service_s * share
-            ideal += job.gpus * job.service_s
-            ideal_comm += job.gpus * job.service_s * (1.0 - share)
-            for run in history.runs:
-                tier = sensitivity.topology.tier(run.placement)
-                gpus = gpus_in(run.placement)
-                held_s = run.end_s - run.start_s
-                busy[tier] += gpus * held_s
-                checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
-                computed_s = run.served_s * share
-                if gpus != job.gpus:
-                    computed_s = (
-                        run.served_s / sensitivity.pace(job, gpus) * _computing(sensitivity, job, gpus)
-                    )
-                comm[tier] += gpus * max(0.0, held_s - checkpoint_s - computed_s)
-        self.busy, self.comm, self.compute = busy, comm, compute
-        self.ideal, self.ideal_comm = ideal, ideal_comm
+    The last two are what all would have held and communicated where they are closest together.
+    """
+    busy, comm = [0.0] * len(Tier), [0.0] * len(Tier)
+    compute = ideal = ideal_comm = 0.0
+    for history in done:
+        job = history.job
+        share = _computing(sensitivity, job, job.gpus)
+        compute += job.gpus * job.service_s * share
+        ideal += job.gpus * job.service_s
+        ideal_comm += job.gpus * job.service_s * (1.0 - share)
+        for run in history.runs:
+            tier = sensitivity.topology.tier(run.placement)
+            gpus = gpus_in(run.placement)
+            held_s = run.end_s - run.start_s
+            busy[tier] += gpus * held_s
+            checkpoint_s = restore_s * run.resumed + save_s * run.interrupted
+            computed_s = run.served_s * share
+            if gpus != job.gpus:
+                computed_s = run.served_s / sensitivity.pace(job, gpus) * _computing(sensitivity, job, gpus)
+            comm[tier] += gpus * max(0.0, held_s - checkpoint_s - computed_s)
+    return busy, comm, compute, ideal, ideal_comm
 
 
 def _computing(sensitivity: Sensitivity, job: Job, gpus: int) -> float:
     """The share of its time that a gang of N GPUs computes where it is closest together."""
     return sensitivity.model(job).compute_s / sensitivity.ideal_iteration_s(job, gpus)
+
+
+# -- What pictures of job schedules need: completion times, and how full the racks were over time.
+
+BINS = 300
+
+
+def job_arrays(runs: Mapping[str, Mapping[str, JobHistory]], topology: Topology) -> dict[str, NDArray[Any]]:
+    """Return completion times and rack occupancy of each policy, by row number."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for row, histories in enumerate(runs.values()):
+        jct_s = [history.jct_s for history in histories.values() if history.finished_s is not None]
+        edges_s, held = _rack_occupancy(histories, topology)
+        arrays[f"{row}/jct_s"] = np.sort(np.array(jct_s, dtype=np.float64))
+        arrays[f"{row}/edges_s"] = edges_s
+        arrays[f"{row}/held"] = held.astype(np.float32)
+    return arrays
+
+
+def _rack_occupancy(
+    histories: Mapping[str, JobHistory], topology: Topology
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the edges of the time bins in seconds, and the share of each rack's GPUs held (racks, bins)."""
+    end_s = max((run.end_s for history in histories.values() for run in history.runs), default=1.0)
+    edges_s = np.linspace(0.0, end_s, BINS + 1)
+    change = np.zeros((len(topology.racks), BINS + 1))
+    for history in histories.values():
+        for run in history.runs:
+            first, last = np.searchsorted(edges_s, (run.start_s, run.end_s), side="right") - 1
+            for name, gpus in run.placement:
+                rack = topology.rack_of_name[name]
+                change[rack, first] += gpus
+                change[rack, min(int(last), BINS)] -= gpus
+    return edges_s, np.cumsum(change, axis=1)[:, :BINS] / np.array(topology.rack_gpus)[:, None]

@@ -5,8 +5,7 @@ what happened. Then each alternative is simulated and compared with the fitted p
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from statistics import fmean
 
@@ -19,16 +18,14 @@ from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.simulated.comparison import JobRow, JobSetting, average, build, simulate
 from slimsched.jobs.slurm.records import SlurmRecord
 from slimsched.jobs.slurm.wire import request_in
-from slimsched.jobs.telemetry import JobHistory, JobSummary, histories, summarize
+from slimsched.jobs.telemetry import JobHistory, JobSummary, histories
 from slimsched.jobs.traces.models import assign_models
 
 # -- Jobs that a real cluster has run, as the simulator needs them.
 #
 # A record says for how long a job held its GPUs *where it ran and beside whom*. Its ideal service is that
-# time
-# divided by the slowdown that the simulated present gives it: at first the slowdown of its model at that
-# tier,
-# then `refit` step by step. So other policies gain what the present loses, and not what the model adds.
+# time divided by the slowdown that the simulated present gives it: at first the slowdown of its model at that
+# tier, then `refit` step by step. So other policies gain what the present loses, and not what the model adds.
 # `handover_s` is for how long GPUs lie idle between the end of a job and the start of one that waited: a
 # simulated job gets its GPUs that much before it starts to run on them.
 
@@ -46,6 +43,19 @@ class Figures(Struct, frozen=True, kw_only=True):
     jct_mean_s: float
     makespan_s: float
     utilization: float
+
+    def differences(self, recorded: "Figures") -> dict[str, float]:
+        """Relative difference of each of these figures from the recorded one, where that is not 0."""
+        return {
+            field: getattr(self, field) / theirs - 1.0
+            for field in Figures.__struct_fields__
+            if (theirs := getattr(recorded, field))
+        }
+
+    def distance(self, recorded: "Figures") -> float:
+        """The larger of the relative differences of mean wait and makespan."""
+        off = self.differences(recorded)
+        return max(abs(off.get(name, 0.0)) for name in ("wait_mean_s", "makespan_s"))
 
 
 class Past:
@@ -91,26 +101,14 @@ class Past:
             fitted.append(msgspec.structs.replace(job, service_s=job.service_s * ratio))
         return fitted
 
-    def distance(self, simulated: Figures) -> float:
-        """How far simulated figures are from the recorded ones, as a share: mean wait or makespan."""
-        pairs = [
-            (simulated.wait_mean_s, self.figures.wait_mean_s),
-            (simulated.makespan_s, self.figures.makespan_s),
-        ]
-        return max((abs(ours / theirs - 1.0) for ours, theirs in pairs if theirs), default=0.0)
-
     def simulated(self, histories: Mapping[str, JobHistory]) -> Figures:
         """Return the figures of a simulation of these jobs, over those that count."""
         times = [
             (one.submitted_s, one.submitted_s + one.wait_s + self.handover_s, one.finished_s, one.job.gpus)
-            for one in self.only_counted(histories).values()
-            if one.finished_s is not None
+            for job_id, one in histories.items()
+            if job_id in self.counted and one.finished_s is not None
         ]
         return _figures(times, self.topology.gpus)
-
-    def only_counted(self, histories: Mapping[str, JobHistory]) -> dict[str, JobHistory]:
-        """Keep the histories of the jobs that count."""
-        return {job_id: one for job_id, one in histories.items() if job_id in self.counted}
 
     def _tier(self, record: SlurmRecord) -> int:
         known = tuple((name, 1) for name in record.machines if name in self.topology.index)
@@ -221,15 +219,13 @@ def size_of(job: Job) -> str:
     return f"{low} GPU{'s' * (low > 1)}" if low == high else f"{low}–{high} GPUs"
 
 
-def gains(pairs: Iterable[Pair], group_of: Callable[[Job], str]) -> list[Gain]:
+def gains(pairs: Sequence[Pair], group_of: Callable[[Job], str]) -> list[Gain]:
     """Return each group's gain, averaged over pairs of runs of the same jobs; the largest group first."""
     groups: dict[str, list[tuple[JobHistory, JobHistory]]] = {}
-    runs = 0
     for before, after in pairs:
-        runs += 1
         for job_id, history in before.items():
             groups.setdefault(group_of(history.job), []).append((history, after[job_id]))
-    made = [_gain(group, both, runs) for group, both in groups.items()]
+    made = [_gain(group, both, len(pairs)) for group, both in groups.items()]
     return sorted(made, key=lambda gain: (-gain.gpu_h, gain.group))
 
 
@@ -302,16 +298,11 @@ class WhatIf(Struct, frozen=True, kw_only=True):
 
     def differences(self, figures: Figures | None = None) -> dict[str, float]:
         """Relative difference of each simulated figure of the present from the recorded one."""
-        return {
-            field: getattr(figures or self.simulated, field) / recorded - 1.0
-            for field in Figures.__struct_fields__
-            if (recorded := getattr(self.recorded, field))
-        }
+        return (figures or self.simulated).differences(self.recorded)
 
     def agrees(self, figures: Figures | None = None) -> bool:
         """Whether the simulated present is close to the records in mean wait and makespan."""
-        off = self.differences(figures)
-        return all(abs(off.get(name, 0.0)) <= CLOSE for name in ("wait_mean_s", "makespan_s"))
+        return (figures or self.simulated).distance(self.recorded) <= CLOSE
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -342,19 +333,22 @@ class Question(Struct, frozen=True, kw_only=True):
 def answer(
     past: Past, question: Question, left_out: Mapping[str, int], progress: Callable[[str], None]
 ) -> WhatIf:
-    """Check the present, then run every alternative over the seeds."""
-    setting = question.setting
+    """Check the present, then run every alternative once per draw of the models that nobody knows."""
+    setting, tried = question.setting, question.tried
     checked = histories(build(question.present, past.queue(), setting, 0).run())
     progress("the present")
-    study = _Study(past, question)
-    for seed in range(study.seeds):
-        study.run(seed, progress)
     counted = [one for one in past.records if one.id in past.counted]
-    topology = setting.topology
+    named = sum(bool(model_of(one, setting.known_models)) for one in past.records)
+    certain = named == len(past.records) or question.models == (NO_MODEL,)
+    draws = [_draw(past, question, seed, progress) for seed in range(1 if certain else question.seeds)]
+    here = {policy: number for number, (policy, world) in enumerate(tried) if world.name == AS_IT_IS}
+    now, then = here[question.present], here[question.policies[-1]]
+    pairs = [(draw[now][1], draw[then][1]) for draw in draws]
+    presents = [past.simulated(before) for before, _ in pairs]
     return WhatIf(
         cluster=setting.cluster,
-        gpus=topology.gpus,
-        racks=len(topology.racks),
+        gpus=setting.topology.gpus,
+        racks=len(setting.topology.racks),
         jobs=len(counted),
         users=len({one.user for one in counted}),
         days=(past.last_s - min(one.eligible_s for one in counted)) / DAY_S,
@@ -362,111 +356,56 @@ def answer(
         handover_s=past.handover_s,
         present=question.present,
         network=setting.network,
-        seeds=study.seeds,
-        models_named=study.named,
-        models_drawn=() if study.certain else question.models,
+        seeds=len(draws),
+        models_named=named,
+        models_drawn=() if certain else question.models,
         recorded=past.figures,
         simulated=past.simulated(checked),
-        modelled=study.modelled(),
-        outcomes=study.outcomes(),
-        compared=question.policies[-1],
-        by_user=gains(study.pairs, lambda job: job.tenant),
-        by_size=gains(study.pairs, size_of),
-    )
-
-
-class _Study:
-    """All runs of a question so far, seed by seed."""
-
-    def __init__(self, past: Past, question: Question) -> None:
-        self.pairs: list[Pair] = []
-        self._past = past
-        self._question = question
-        self._presents: list[Figures] = []
-        self._summaries: list[list[JobSummary]] = [[] for _ in question.tried]
-
-    @cached_property
-    def named(self) -> int:
-        """Jobs whose model the records name."""
-        known = self._question.setting.known_models
-        return sum(bool(model_of(one, known)) for one in self._past.records)
-
-    @property
-    def certain(self) -> bool:
-        """Whether no model has to be drawn."""
-        return self.named == len(self._past.records) or self._question.models == (NO_MODEL,)
-
-    @property
-    def seeds(self) -> int:
-        """Draws to make; one is enough where nothing is drawn."""
-        return 1 if self.certain else self._question.seeds
-
-    def run(self, seed: int, progress: Callable[[str], None]) -> None:
-        """Run every policy in its world with the models of one draw."""
-        question = self._question
-        jobs = self._fit(seed, progress)
-        by_policy: dict[str, dict[str, JobHistory]] = {}
-        for (policy, world), summaries in zip(question.tried, self._summaries, strict=True):
-            setting = msgspec.structs.replace(
-                question.setting, machines=world.machines, network=world.network
-            )
-            summary, counted = self._simulate(jobs, policy, setting)
-            summaries.append(summary)
-            if world.name == AS_IT_IS:
-                by_policy[policy] = counted
-            progress(f"{policy}, {world.name}")
-        self.pairs.append((by_policy[question.present], by_policy[question.policies[-1]]))
-        self._presents.append(self._past.simulated(by_policy[question.present]))
-
-    def _fit(self, seed: int, progress: Callable[[str], None]) -> list[Job]:
-        """Scale ideal times until the simulated present agrees with the records; returns the closest try.
-
-        A job that runs a little longer lets others start elsewhere, so tries do not come ever closer.
-        """
-        question, past = self._question, self._past
-        sensitivity = question.setting.scheduler_setting(question.present).sensitivity()
-        jobs = closest = past.jobs(sensitivity, question.models, seed)
-        least = inf
-        for number in range(FITS):
-            present = histories(build(question.present, jobs, question.setting, seed).run())
-            progress("fitting the present")
-            off = past.distance(past.simulated(past.only_counted(present)))
-            if off < least:
-                closest, least = jobs, off
-            if least <= CLOSE_ENOUGH:
-                break
-            jobs = past.refit(jobs, present, 1.0 if number < FULL_FITS else 0.5)
-        return closest
-
-    def modelled(self) -> Figures:
-        """The present with models and a network: means over the seeds so far."""
-        names = Figures.__struct_fields__
-        return Figures(**{name: fmean(getattr(one, name) for one in self._presents) for name in names})
-
-    def outcomes(self) -> list[PolicyOutcome]:
-        """Means over the seeds so far."""
-        return [
+        modelled=Figures(
+            **{name: fmean(getattr(one, name) for one in presents) for name in Figures.__struct_fields__}
+        ),
+        outcomes=[
             PolicyOutcome(
                 policy=policy,
                 world=world.name,
-                row=average(summaries, network=world.network, arrivals="recorded"),
+                row=average([draw[number][0] for draw in draws], network=world.network, arrivals="recorded"),
             )
-            for (policy, world), summaries in zip(self._question.tried, self._summaries, strict=True)
-        ]
+            for number, (policy, world) in enumerate(tried)
+        ],
+        compared=question.policies[-1],
+        by_user=gains(pairs, lambda job: job.tenant),
+        by_size=gains(pairs, size_of),
+    )
 
-    def _simulate(
-        self, jobs: Sequence[Job], policy: str, setting: JobSetting
-    ) -> tuple[JobSummary, dict[str, JobHistory]]:
-        """Simulate all jobs, and fold those that count into figures."""
-        summary, by_job, _ = simulate(policy, jobs, setting, 0)
-        counted = self._past.only_counted(by_job)
-        folded = summarize(
-            counted,
-            policy=policy,
-            sensitivity=setting.scheduler_setting(policy).sensitivity(),
-            save_s=setting.checkpoint.save_s,
-            restore_s=setting.checkpoint.restore_s,
-            events=int(summary.events),
-            wall_s=summary.events / max(summary.events_per_wall_s, 1e-9),
-        )
-        return folded, counted
+
+def _draw(
+    past: Past, question: Question, seed: int, progress: Callable[[str], None]
+) -> list[tuple[JobSummary, dict[str, JobHistory]]]:
+    """Run every policy in its world with the models of one draw, and keep what counts."""
+    jobs = _fit(past, question, seed, progress)
+    runs = []
+    for policy, world in question.tried:
+        setting = msgspec.structs.replace(question.setting, machines=world.machines, network=world.network)
+        runs.append(simulate(policy, jobs, setting, 0, counted=past.counted)[:2])
+        progress(f"{policy}, {world.name}")
+    return runs
+
+
+def _fit(past: Past, question: Question, seed: int, progress: Callable[[str], None]) -> list[Job]:
+    """Scale ideal times until the simulated present agrees with the records; returns the closest try.
+
+    A job that runs a little longer lets others start elsewhere, so tries do not come ever closer.
+    """
+    sensitivity = question.setting.scheduler_setting(question.present).sensitivity()
+    jobs = closest = past.jobs(sensitivity, question.models, seed)
+    least = inf
+    for number in range(FITS):
+        present = histories(build(question.present, jobs, question.setting, seed).run())
+        progress("fitting the present")
+        off = past.simulated(present).distance(past.figures)
+        if off < least:
+            closest, least = jobs, off
+        if least <= CLOSE_ENOUGH:
+            break
+        jobs = past.refit(jobs, present, 1.0 if number < FULL_FITS else 0.5)
+    return closest

@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models.elastic import ElasticModel, ModelError, Segment, Tensors, users_code
+from slimsched.models.elastic import (
+    ElasticModel,
+    ModelError,
+    Segment,
+    Tensors,
+    named_weights,
+    users_code,
+)
 from slimsched.models.spec import ModelSpec, Path
 
 # -- Narrower layers made of views: the leading outputs, inputs or heads of a wider layer's weights.
@@ -20,12 +27,7 @@ from slimsched.models.spec import ModelSpec, Path
 
 def sliced_linear(linear: nn.Linear, *, out: int | None = None, into: int | None = None) -> nn.Linear:
     """Return a linear layer that uses the leading outputs and inputs of another."""
-    out, into = out or linear.out_features, into or linear.in_features
-    narrow = nn.Linear(into, out, bias=linear.bias is not None, device="meta")
-    narrow.weight = _view(linear.weight[:out, :into])
-    if linear.bias is not None:
-        narrow.bias = _view(linear.bias[:out])
-    return narrow
+    return _linear(linear.weight[:out, :into], None if linear.bias is None else linear.bias[:out])
 
 
 class SlicedAttention(nn.Module):
@@ -65,16 +67,12 @@ class SlicedAttention(nn.Module):
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """Make a linear layer whose parameters use the memory of these tensors."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    layer.weight = _view(weight)
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
     if bias is not None:
-        layer.bias = _view(bias)
+        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
     return layer
-
-
-def _view(tensor: Tensor) -> nn.Parameter:
-    """Make a parameter that uses the same memory."""
-    return nn.Parameter(tensor.detach(), requires_grad=False)
 
 
 def leading(count: int, share: float) -> int:
@@ -190,17 +188,6 @@ class Exits(Adapter):
         goes_on = choice == self.spec.segments[index][-1] and index < len(self.bodies) - 1
         return as_segment(body if goes_on else lambda *tensors: head(body(*tensors)))
 
-    def modules(self) -> list[nn.Module]:
-        """List bodies and heads."""
-        return [self.bodies, self.heads]
-
-    def weights(self) -> dict[str, Tensor]:
-        """Name the tensors 'bodies.0.…' and 'heads.0.…'."""
-        named = {"bodies": self.bodies, "heads": self.heads}
-        return {
-            f"{name}.{key}": one for name, part in named.items() for key, one in part.state_dict().items()
-        }
-
 
 def exit_plans(segments: int) -> tuple[Path, ...]:
     """List one plan per exit, the first exit first."""
@@ -254,11 +241,7 @@ class Family(Adapter):
 
     def weights(self) -> dict[str, Tensor]:
         """Name each member's tensors, with the member's name in front."""
-        return {
-            f"{name}.{key}": tensor
-            for name, member in self.members.items()
-            for key, tensor in member.state_dict().items()
-        }
+        return named_weights(self.members)
 
 
 # -- Switched: a network whose layers read the width in use from an attribute.
@@ -266,8 +249,7 @@ class Family(Adapter):
 #     net.apply(lambda layer: setattr(layer, "width_mult", 0.5))     # how such networks are used elsewhere
 #     Switched(spec, net)                                            # the same network, served
 #
-# US-Nets, slimmable and once-for-all networks work this way. Each choice gets its own frozen copy, so that
-# two
+# US-Nets, slimmable and once-for-all networks work this way. Each choice has a frozen copy of its own, so two
 # widths can run at once.
 
 SetWidth = Callable[[Any, str], object]
@@ -323,7 +305,7 @@ class Switched(Adapter):
         if not isinstance(entry, list):
             return as_segment(lambda *tensors: entry(module, *tensors))
         parts = [module.get_submodule(part) if isinstance(part, str) else part for part in entry]
-        return as_segment(_Chain(parts))
+        return as_segment(_chain(parts))
 
     def whole(self, plan: tuple[str, ...]) -> Segment | None:
         """Return the uncut module, for plans that take one choice everywhere."""
@@ -368,17 +350,16 @@ class Switched(Adapter):
         return part
 
 
-class _Chain:
-    """Runs parts one after the other."""
+def _chain(parts: Sequence[Function]) -> Function:
+    """Return a function that runs parts one after the other."""
 
-    def __init__(self, parts: Sequence[Function]) -> None:
-        self.parts = parts
-
-    def __call__(self, *tensors: Any) -> Any:
-        for part in self.parts:
+    def run(*tensors: Any) -> Any:
+        for part in parts:
             given = part(*tensors)
             tensors = given if isinstance(given, tuple) else (given,)
         return tensors
+
+    return run
 
 
 def _attribute_setter(attribute: str) -> SetWidth:

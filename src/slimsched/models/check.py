@@ -9,12 +9,13 @@
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from math import prod
+from math import inf, prod
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,10 +36,9 @@ from slimsched.models.elastic import (
 )
 from slimsched.models.spec import ModelFigures, ModelSpec, Path, PlanTree, Step, StepFigures
 
-# -- Counts a segment's arithmetic and memory traffic by running it once and watching every operator.
+# -- A segment's arithmetic and memory traffic, counted by running it once and watching every operator.
 #
-# Arithmetic comes from torch's own counter of floating-point operations; a multiply-accumulate is two of
-# them.
+# Arithmetic comes from torch's own counter of floating-point operations, two per multiply-accumulate.
 # Operators that the counter does not know (hand-written kernels) count as no arithmetic.
 
 
@@ -58,8 +58,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     weights: int
 
 
-def watch(segment: Segment, tensors: Tensors) -> tuple[Tensors, Traffic]:
-    """Run a segment and return its outputs and what was counted."""
+def watch(segment: Segment, tensors: Tensors) -> tuple[Traffic, Tensors]:
+    """Run a segment and return what was counted, and what it gives."""
     watcher = _Watcher(tensors)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # its single operator is unknown to the counter
@@ -68,12 +68,13 @@ def watch(segment: Segment, tensors: Tensors) -> tuple[Tensors, Traffic]:
             given = segment(tensors)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-    return given, Traffic(
+    traffic = Traffic(
         macs=flops.get_total_flops() // 2,
         moved=watcher.moved,
         largest=watcher.largest,
         weights=sum(watcher.weights.values()),
     )
+    return traffic, given
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -114,6 +115,8 @@ def _memory(tensor: Tensor) -> int:
         return id(tensor)
 
 
+# -- The check itself.
+
 ROWS = 3
 MOST_COMPARED = 64
 """Compare at most this many plans with the whole model; larger models get a random sample."""
@@ -138,12 +141,12 @@ class Report(Struct, kw_only=True):
     """The results of a check. `figures` is set if every plan ran."""
 
     spec: ModelSpec
-    problems: list[Problem] = field(default_factory=list)
-    hints: list[str] = field(default_factory=list)
+    problems: list[Problem] = []
+    hints: list[str] = []
     figures: ModelFigures | None = None
-    handed_bytes: dict[Path, int] = field(default_factory=dict)
+    handed_bytes: dict[Path, int] = {}
     """Bytes per example that the last step of each path hands over, to the next segment or as the answer."""
-    shapes: dict[Path, str] = field(default_factory=dict)
+    shapes: dict[Path, str] = {}
     compared: int = 0
 
     def add(self, where: str, what: str, remedy: str = "") -> None:
@@ -187,9 +190,11 @@ def check_model(model: ElasticModel, *, advance: Callable[[str], None] = lambda 
     advance("whole")
     _check_whole(model, prepared, batch, report)
     advance("figures")
-    report.handed_bytes = _handed_bytes(spec, batch)
+    report.handed_bytes = {
+        path: sum(prod(one.shape[1:]) * one.element_size() for one in given) for path, given in batch.items()
+    }
     report.shapes = {path: shape_text(given) for path, given in batch.items()}
-    report.figures = model.figures() or _figures(run, prepared, alone, batch, single)
+    report.figures = count_figures(run, raw)
     _check_order(spec, report)
     return report
 
@@ -253,8 +258,8 @@ def _check_outputs(run: PlanRun, batch: Arrays, report: Report) -> None:
 
 def _check_shapes(spec: ModelSpec, batch: Arrays, report: Report) -> None:
     """Report shapes that depend on choices in a way that the spec does not allow."""
-    by_place: dict[tuple[int, int], dict[str, Path]] = {}
-    by_segment: dict[int, dict[str, Path]] = {}
+    handed: dict[tuple[int, ...], dict[str, Path]] = {}
+    """By segment, and by segment and choice: the shapes, each with the first path that hands it over."""
     plans = set(spec.plans)
     for path, given in batch.items():
         if path in plans:
@@ -266,30 +271,26 @@ def _check_shapes(spec: ModelSpec, batch: Arrays, report: Report) -> None:
                     f"hands over {tuple(tensor.shape)} for a batch of {ROWS}",
                     "keep the batch as the first dimension of every tensor",
                 )
-        by_place.setdefault((len(path) - 1, path[-1]), {}).setdefault(shape_text(given), path)
-        by_segment.setdefault(len(path) - 1, {}).setdefault(shape_text(given), path)
-    for segment, shapes in by_segment.items():
-        if len(shapes) > 1 and not spec.follows_previous:
-            report.add(
-                f"segment {segment}",
-                "hands over "
-                + " and ".join(f"{text} on {spec.text(path)}" for text, path in shapes.items())
-                + ", but the spec says follows_previous = false",
-                "set follows_previous = true, or hand over the same shape at every choice",
-            )
-    if spec.follows_previous:
-        for (segment, choice), shapes in by_place.items():
-            if len(shapes) > 1:
-                report.add(
-                    f"segment {segment} at '{spec.segments[segment][choice]}'",
-                    "hands over " + " and ".join(f"{text} on {spec.text(p)}" for text, p in shapes.items()),
-                    "make the shape depend on this segment's choice only",
-                )
-        if by_segment and all(len(shapes) == 1 for shapes in by_segment.values()):
-            report.hints.append(
-                "every choice hands over the same shape: follows_previous = false is enough, and means fewer "
-                "instances to load"
-            )
+        segment = len(path) - 1
+        for place in ((segment,), (segment, path[-1])):
+            handed.setdefault(place, {}).setdefault(shape_text(given), path)
+    for (segment, *choice), shapes in handed.items():
+        if len(shapes) == 1 or bool(choice) != spec.follows_previous:
+            continue
+        where = f"segment {segment}"
+        what = "hands over " + " and ".join(f"{text} on {spec.text(path)}" for text, path in shapes.items())
+        remedy = "set follows_previous = true, or hand over the same shape at every choice"
+        if choice:
+            where += f" at '{spec.segments[segment][choice[0]]}'"
+            remedy = "make the shape depend on this segment's choice only"
+        else:
+            what += ", but the spec says follows_previous = false"
+        report.add(where, what, remedy)
+    if spec.follows_previous and all(len(handed[at]) == 1 for at in handed if len(at) == 1) and handed:
+        report.hints.append(
+            "every choice hands over the same shape: follows_previous = false is enough, and means fewer "
+            "instances to load"
+        )
 
 
 def _check_rows(spec: ModelSpec, batch: Arrays, single: Arrays, report: Report) -> None:
@@ -308,29 +309,22 @@ def _check_rows(spec: ModelSpec, batch: Arrays, single: Arrays, report: Report) 
 def _repeats(model: ElasticModel, run: PlanRun, prepared: Tensors, batch: Arrays, report: Report) -> bool:
     """Run some plans again, first on the same segments, then on segments made just before each run."""
     plans = _sample(model.spec.plans)
-    for path, given in run.every_path(prepared, plans):
-        if not _all_close(given, batch[path]):
-            report.add(
-                step_text(model.spec, path),
-                "gives another result when it runs again on the same inputs",
-                "switch off dropout with eval(), draw no random numbers, and keep no state between calls",
-            )
-            return False
-    for path, given in PlanRun(model).every_path(prepared, plans):
-        if not _all_close(given, batch[path]):
-            report.add(
-                step_text(model.spec, path),
-                f"gives another result {SHARED}",
-                COPIES,
-            )
-            return False
+    steady = "switch off dropout with eval(), draw no random numbers, and keep no state between calls"
+    for again, when, remedy in (
+        (run, "when it runs again on the same inputs", steady),
+        (PlanRun(model), SHARED, COPIES),
+    ):
+        for path, given in again.every_path(prepared, plans):
+            if not _all_close(given, batch[path]):
+                report.add(step_text(model.spec, path), f"gives another result {when}", remedy)
+                return False
     return True
 
 
 def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: Report) -> None:
     spec = model.spec
     for plan in _sample(spec.plans):
-        names = tuple(spec.segments[segment][choice] for segment, choice in enumerate(plan))
+        names = spec.names(plan)
         where = f"plan {spec.text(plan)}"
         try:
             with users_code(f"model '{spec.name}', whole({names})"):
@@ -356,11 +350,8 @@ def _check_whole(model: ElasticModel, prepared: Tensors, batch: Arrays, report: 
 def _check_order(spec: ModelSpec, report: Report) -> None:
     """Report a choice that is cheaper than an earlier choice of the same segment."""
     assert report.figures is not None
-    tree, steps = PlanTree(spec.plans), report.figures.steps
-    totals = {
-        plan: sum(steps[spec.step(plan[:length])].macs for length in range(1, len(plan) + 1))
-        for plan in spec.plans
-    }
+    tree = PlanTree(spec.plans)
+    totals = {plan: report.figures.plan_macs(spec, plan) for plan in spec.plans}
     cheapest: dict[Path, int] = {}
     for plan, total in totals.items():
         for length in range(1, len(plan) + 1):
@@ -380,45 +371,52 @@ def _check_order(spec: ModelSpec, report: Report) -> None:
                 )
 
 
-def _handed_bytes(spec: ModelSpec, batch: Arrays) -> dict[Path, int]:
-    """Bytes per example that each path's last step hands over."""
-    return {path: sum(_row_bytes(one) for one in given) for path, given in batch.items()}
+@torch.inference_mode()
+def count_figures(run: PlanRun, raw: Tensors, *, patience_s: float = inf) -> ModelFigures:
+    """Return the figures that a model knows, or else count them in a dry run.
 
+    Each step runs with one row and with all of them; the difference is the cost of the others. If one row
+    alone takes longer than `patience_s`, nothing else runs.
+    """
+    if (known := run.model.figures()) is not None:
+        return known
+    began_s, rows = perf_counter(), len(raw[0]) - 1
+    few, output = _watch_steps(run, run.prepare(tuple(one[1:2] for one in raw)))
+    many, base = few, dict.fromkeys(few, Traffic(macs=0, moved=0, largest=0, weights=0))
+    if perf_counter() - began_s > patience_s:
+        rows = 1
+    else:
+        many, base = _watch_steps(run, run.prepare(raw))[0], few
 
-def _figures(run: PlanRun, prepared: Tensors, alone: Tensors, batch: Arrays, single: Arrays) -> ModelFigures:
-    """Watch each step with three rows and with one row; the difference is the cost of two rows."""
-    spec = run.spec
-    steps: dict[Step, StepFigures] = {}
-    weights: dict[tuple[int, int], int] = {}
-    output: dict[tuple[int, int], int] = {}
-    workspace: dict[tuple[int, int], int] = {}
-    for path, given in batch.items():
-        step, place = spec.step(path), (len(path) - 1, path[-1])
-        output[place] = max(output.get(place, 0), sum(prod(one.shape[1:]) for one in given))
-        if step in steps:
-            continue
-        segment = run.segment(step)
-        many = _watched(segment, batch[path[:-1]] if path[:-1] else prepared)
-        few = _watched(segment, single[path[:-1]] if path[:-1] else alone)
-        steps[step] = StepFigures(_per_row(many.macs, few.macs), _per_row(many.moved, few.moved))
-        weights[place] = max(weights.get(place, 0), few.weights)
-        workspace[place] = max(workspace.get(place, 0), _per_row(many.largest, few.largest))
-    order = sorted(steps, key=lambda step: (step[0], step[2], step[1]))
+    def per_row(step: Step, figure: str) -> int:
+        more: int = getattr(many[step], figure) - getattr(base[step], figure)
+        return max(0, round(more / rows))
+
+    ordered = run.spec.steps()
     return ModelFigures(
-        steps={step: steps[step] for step in order}, weights=weights, output=output, workspace=workspace
+        steps={step: StepFigures(per_row(step, "macs"), per_row(step, "moved")) for step in ordered},
+        weights={at: max(few[s].weights for s in ordered if s[:2] == at) for at in run.spec.places()},
+        output=output,
+        workspace={
+            at: max(per_row(s, "largest") for s in ordered if s[:2] == at) for at in run.spec.places()
+        },
     )
 
 
-def _watched(segment: Callable[[Tensors], Tensors], tensors: Tensors) -> Traffic:
-    return watch(segment, tensors)[1]
-
-
-def _per_row(many: int, few: int) -> int:
-    return max(0, round((many - few) / (ROWS - 1)))
-
-
-def _row_bytes(tensor: Tensor) -> int:
-    return prod(tensor.shape[1:]) * tensor.element_size()
+def _watch_steps(run: PlanRun, prepared: Tensors) -> tuple[dict[Step, Traffic], dict[tuple[int, int], int]]:
+    """Watch every step once, on as few plans as have them all; also count the numbers in each output."""
+    seen: dict[Step, Traffic] = {}
+    output: dict[tuple[int, int], int] = {}
+    for plan in run.spec.plans:
+        paths, tensors = [plan[:length] for length in range(1, len(plan) + 1)], prepared
+        for path in paths if any(run.spec.step(path) not in seen for path in paths) else ():
+            step = run.spec.step(path)
+            with users_code(step_text(run.spec, path)):
+                traffic, tensors = watch(run.segment(step), tensors)
+            seen.setdefault(step, traffic)
+            size = sum(prod(one.shape[1:]) for one in as_tensors(tensors, step_text(run.spec, path)))
+            output[step[:2]] = max(output.get(step[:2], 0), size)
+    return seen, output
 
 
 def _sample(plans: Sequence[Path]) -> list[Path]:

@@ -1,11 +1,11 @@
 """The interface of a served model: one callable per segment and choice, all sharing weights.
 
-Beside it: running plans in one process, tensors for a spec, how a device runs a model, and errors in the code
-of users with their file and line.
+Around it: how a device runs a model, errors in users' code with their file and line, tensors for a spec, and
+`PlanRun`, which runs whole plans in one process.
 """
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from msgspec import Struct
 from torch import Tensor, nn
 
 from slimsched.core.config import ConfigError, DataError, SlimError, convert, read_toml
-from slimsched.models.spec import ModelFigures, ModelSpec, Step, random_arrays
+from slimsched.models.spec import NUMPY, ModelFigures, ModelSpec, Step, random_arrays
 from slimsched.models.spec import Path as Plan
 
 # -- How a model runs on a kind of device: precision, memory format, compiled or not (see `slim model tune`).
@@ -29,6 +29,8 @@ from slimsched.models.spec import Path as Plan
 
 RUN = "run.toml"
 Precision = Literal["float32", "bfloat16", "float16"]
+PRECISIONS: dict[str, Precision] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+"""The short names that users write."""
 Kind = Literal["cpu", "cuda"]
 
 
@@ -206,11 +208,7 @@ class ElasticModel:
         named = {name: value for name, value in vars(self).items() if isinstance(value, nn.Module)}
         if len(named) == 1:
             return dict(next(iter(named.values())).state_dict())
-        return {
-            f"{name}.{key}": tensor
-            for name, module in named.items()
-            for key, tensor in module.state_dict().items()
-        }
+        return named_weights(named)
 
     def whole(self, plan: tuple[str, ...]) -> Segment | None:
         """Return the uncut model at a plan, for `slim model check` to compare with; None if there is none."""
@@ -230,6 +228,15 @@ class ElasticModel:
         return type(self).confidence is not ElasticModel.confidence
 
 
+def named_weights(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """Name the tensors of several modules, each with its module's name in front."""
+    return {
+        f"{name}.{key}": tensor
+        for name, module in modules.items()
+        for key, tensor in module.state_dict().items()
+    }
+
+
 def margin(logits: Tensor) -> Tensor:
     """Return the margin between the two most likely classes, (N, classes) -> (N,): a good confidence."""
     best = logits.float().softmax(dim=1).topk(2, dim=1).values
@@ -239,18 +246,7 @@ def margin(logits: Tensor) -> Tensor:
 # -- Tensors for a spec: torch types by protocol name, and random inputs.
 
 DTYPES: dict[str, torch.dtype] = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "UINT16": torch.uint16,
-    "UINT32": torch.uint32,
-    "UINT64": torch.uint64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
+    name: torch.bool if kind.kind == "b" else getattr(torch, kind.name) for name, kind in NUMPY.items()
 }
 
 
@@ -384,10 +380,3 @@ def step_text(spec: ModelSpec, path: Plan) -> str:
     number, names = len(path) - 1, spec.segments
     came = f" after '{names[number - 1][path[-2]]}'" if number else ""
     return f"model '{spec.name}', segment {number} at '{names[number][path[-1]]}'{came}"
-
-
-@torch.inference_mode()
-def run_plan(model: ElasticModel, plan: Plan, raw: Tensors) -> Tensors:
-    """Run one plan from raw inputs to finished outputs; for examples and tests."""
-    run = PlanRun(model)
-    return next(given for path, given in run.outputs(raw, [plan]) if path == plan)

@@ -15,40 +15,50 @@ from typing import Any
 
 import msgspec
 import torch
-from msgspec import Struct
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from slimsched.core.config import UNREADABLE
+from slimsched.core.config import DataError
 from slimsched.models.elastic import ElasticModel, ModelError, users_code
-from slimsched.models.network import SlimNetwork, Trained, card_path
-from slimsched.models.package import Description, Shape, is_trained, read_description, read_spec, shape_kind
+from slimsched.models.network import NotDrawn, SlimNetwork, Trained
+from slimsched.models.package import (
+    CARD,
+    Description,
+    Shape,
+    is_trained,
+    read_card,
+    read_description,
+    read_spec,
+)
 from slimsched.models.shipped import shipped_folder
-from slimsched.models.slimresnet import elastic as resnet_weights
-from slimsched.models.slimresnet.elastic import SlimResNetModel
+from slimsched.models.slimresnet.elastic import FoldedModel, SlimResNetModel
 from slimsched.models.slimresnet.resnet import SlimResNet
-from slimsched.models.slimvit import elastic as vit_weights
-from slimsched.models.slimvit.elastic import SlimVitModel
+from slimsched.models.slimresnet.shipped import CARD as SHIPPED_CARD
 from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.slimvit.vit import SlimVit
-from slimsched.models.spec import ModelSpec
-
-# -- Loads a model from its folder.
+from slimsched.models.spec import SLIMRESNET, ModelSpec
 
 
-def load_model(folder: Path) -> "ElasticModel":
+def load_model(folder: Path) -> ElasticModel:
     """Import a model's code and load its weights; the result is ready to run (in evaluation mode).
 
     The code runs with the rights of this process: load only folders that you trust.
     """
     if is_trained(folder):
-        return load_elastic(folder)
-
+        return trained_model(folder)
     return build_model(folder, read_description(folder), read_spec(folder))
 
 
-# -- Builds and loads either network, chosen by its shape or card.
+def trained_model(folder: Path | None = None, *, precision: torch.dtype | None = None) -> FoldedModel:
+    """Load a folder that `slim model train` wrote; the shipped network when no folder is given."""
+    return folded(load(folder), name=SLIMRESNET if folder is None else None, precision=precision)
+
+
+def folded(trained: Trained, *, name: str | None = None, precision: torch.dtype | None = None) -> FoldedModel:
+    """Make a trained network ready to run, at every width."""
+    kind = SlimResNetModel if isinstance(trained.net, SlimResNet) else FoldedModel
+    return kind(trained, name=name, precision=precision)
 
 
 def build(shape: Shape) -> SlimNetwork:
@@ -56,30 +66,23 @@ def build(shape: Shape) -> SlimNetwork:
     return SlimVit(shape) if isinstance(shape, VitShape) else SlimResNet(shape)
 
 
-def load(path: Path | None = None) -> Trained[SlimNetwork, Shape]:
-    """Load a network from a training folder or by its shipped name; without a path, the default model."""
-    path = None if path is None else shipped_folder(str(path)) or path
-    if path is not None and _kind(card_path(path)) is VitShape:
-        return vit_weights.load(path)
-    return resnet_weights.load(path)
-
-
-def load_elastic(path: Path) -> ElasticModel:
-    """Load the network of a training folder as an elastic model."""
-    if _kind(card_path(path)) is VitShape:
-        return SlimVitModel(vit_weights.load(path))
-    return SlimResNetModel(resnet_weights.load(path))
-
-
-class _Facts(Struct, frozen=True):
-    shape: dict[str, object] = {}
-
-
-def _kind(card: Path) -> type[Shape] | None:
+def load(folder: Path | None = None) -> Trained:
+    """Load a network from a training folder or by its shipped name; the default model when none is given."""
+    at = SHIPPED_CARD if folder is None else (shipped_folder(str(folder)) or folder) / CARD
+    card, weights = read_card(at), at.with_suffix(".safetensors")
+    with NotDrawn():
+        net = build(card.shape)
     try:
-        return shape_kind(msgspec.json.decode(card.read_bytes(), type=_Facts).shape)
-    except UNREADABLE:
-        return None
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read weights {weights}: {error.strerror}") from None
+    if digest != card.weights_sha256:
+        raise DataError(
+            f"{weights} is damaged: SHA-256 {digest[:12]}…, its card says {card.weights_sha256[:12]}…; "
+            "install the package again or copy the file again"
+        )
+    load_weights(weights, net.state_dict())
+    return Trained(net=net.requires_grad_(False).eval(), card=card)
 
 
 _loads = count()
@@ -89,7 +92,7 @@ def build_model(folder: Path, description: Description, spec: ModelSpec) -> Elas
     """Run the folder's build function, check its result, and load the weights into it."""
     build = find_build(folder, description.code)
     with users_code(f"building model '{spec.name}'"):
-        model = build(spec) if _wants_spec(build) else build()
+        model = build(spec) if inspect.signature(build).parameters else build()
     if not isinstance(model, ElasticModel):
         raise ModelError(
             f"{description.code} in {folder} returned {type(model).__name__}, not an ElasticModel",
@@ -206,10 +209,6 @@ def _import_dotted(name: str) -> Any:
             f"there is no module '{name}'",
             remedy="install the package it is in, or correct code = … in model.toml",
         ) from None
-
-
-def _wants_spec(build: Callable[..., Any]) -> bool:
-    return len(inspect.signature(build).parameters) > 0
 
 
 def _more(names: list[str]) -> str:

@@ -1,161 +1,130 @@
-"""The interface that training and evaluation use: a network of four segments that can run at any width.
-
-A trained network on disk is NAME.safetensors, in half precision, beside NAME.json, which describes it.
-"""
+"""The interface that training and evaluation use, and how a trained network is kept on disk."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import msgspec
+import torch
 from msgspec import Struct, structs
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from slimsched.core.config import AccuracyFloor, CountOrZero, DataError, Seconds
-from slimsched.models.data.images import Colours
-from slimsched.models.package import Shape
-from slimsched.models.training.recipe import Recipe
-from slimsched.models.width import tuple_index
+from slimsched.core.config import DataError, WidthError
+from slimsched.models.package import CARD, ModelCard, Shape
+from slimsched.models.width import SEGMENTS, check_width, check_widths
 
 
-class SlimNetwork(nn.Module, ABC):
-    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
+def check_input(shape: Shape, segment: int, x: Tensor) -> None:
+    """Raise DataError if a segment cannot take a tensor of this shape."""
+    takes = shape.takes(segment)
+    if tuple(x.shape[1:]) not in takes:
+        wanted = " or ".join(f"(N, {', '.join(map(str, one))})" for one in takes)
+        raise DataError(f"segment {segment} was given shape {tuple(x.shape)}; it takes {wanted}")
 
-    shape: Shape
-    segments: nn.ModuleList
 
-    def segment(self, index: int) -> nn.Module:
-        """Return one segment, which takes (x, width)."""
-        segment = self.segments[index]
-        assert isinstance(segment, nn.Module)
-        return segment
+class SlimNetworkSegment(nn.Module, ABC):
+    """One quarter of a slimmable network, at any width: takes (x, width)."""
+
+    def __init__(self, shape: Shape, index: int) -> None:
+        super().__init__()
+        self.shape, self.index = shape, index
 
     @abstractmethod
-    def instance(
-        self, segment: int, *, width: float, previous: float | None = None
-    ) -> Callable[[Tensor], Tensor]:
+    def layers_at(self, width: float, previous: float | None) -> list[nn.Module]:
+        """Slice and fold the layers for one width; `previous` is the width of the segment before."""
+
+    def forward(self, x: Tensor, width: float) -> Tensor:
+        """Normalized images or the activation of the segment before -> activation, at last logits."""
+        check_width(width)
+        check_input(self.shape, self.index, x)
+        return self.run(x, width)
+
+    @abstractmethod
+    def run(self, x: Tensor, width: float) -> Tensor:
+        """Run at a width that is known to be one of the four."""
+
+
+class SegmentAtWidth(nn.Module):
+    """One segment at one width: plain weights, sliced and folded once.
+
+    It never changes after loading, so that several slots can share one.
+    """
+
+    def __init__(self, segment: SlimNetworkSegment, *, width: float, previous: float | None) -> None:
+        super().__init__()
+        check_width(width)
+        self.shape, self.segment = segment.shape, segment.index
+        self.layers = nn.Sequential(*segment.layers_at(width, previous))
+        self.eval()
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        """Images or activation in this instance's precision -> activation (logits after the last segment)."""
+        check_input(self.shape, self.segment, x)
+        y: Tensor = self.layers(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
+        return y
+
+
+class SlimNetwork(nn.Module):
+    """A slimmable network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
+
+    def __init__(self, shape: Shape, segments: Iterable[SlimNetworkSegment]) -> None:
+        super().__init__()
+        self.shape = shape
+        self.segments = nn.ModuleList(segments)
+
+    def segment(self, index: int) -> SlimNetworkSegment:
+        """Return one segment, which takes (x, width)."""
+        if not 0 <= index < SEGMENTS:
+            raise WidthError(f"segment {index} does not exist; the network has segments 0 to {SEGMENTS - 1}")
+        segment = self.segments[index]
+        assert isinstance(segment, SlimNetworkSegment)
+        return segment
+
+    def instance(self, segment: int, *, width: float, previous: float | None = None) -> SegmentAtWidth:
         """Return one segment at one width, ready to run; `previous` is the width of the segment before."""
+        return SegmentAtWidth(self.segment(segment), width=width, previous=previous)
 
     def forward(self, x: Tensor, widths: tuple[float, ...]) -> Tensor:
         """(N, 3, H, W) normalized images -> (N, classes) logits."""
-        tuple_index(widths)
+        check_widths(widths)
         for index, width in enumerate(widths):
             x = self.segment(index)(x, width)
         return x
 
 
-# -- A trained network on disk: NAME.safetensors (half precision) beside NAME.json, which describes the
-# network.
+# -- A trained network on disk: model.safetensors (half precision) beside model.json, which describes it.
 #
 # Loading checks the file's hash, every tensor's shape and the class count before anything runs.
 
-TRAINED = "model"
-"""The name of a network's files in a training folder."""
 
-ShapeT = TypeVar("ShapeT", bound=Shape, covariant=True)
-NetT = TypeVar("NetT", bound=SlimNetwork, covariant=True)
-
-
-class ModelCard(Struct, Generic[ShapeT], frozen=True, kw_only=True):
-    """What a network is: its shape and classes, how its images are normalized, and how it was trained.
-
-    `accuracy_percent` was measured on `scored_on`, such as '60 held-out pictures'.
-    """
-
-    name: str
-    colours: Colours
-    classes: tuple[str, ...]
-    recipe: Recipe
-    epochs: CountOrZero
-    training_s: Seconds
-    trained_on: str
-    weights_sha256: str = ""
-    scored_on: str = ""
-    accuracy_percent: dict[str, AccuracyFloor] = {}
-    notes: tuple[str, ...] = ()
-    shape: ShapeT
-
-
-class Trained(Struct, Generic[NetT, ShapeT], frozen=True, kw_only=True):
+class Trained(Struct, frozen=True, kw_only=True):
     """A network with its card."""
 
-    net: NetT
-    card: ModelCard[ShapeT]
+    net: SlimNetwork
+    card: ModelCard
 
 
-def save(folder: Path, name: str, net: SlimNetwork, card: ModelCard[ShapeT]) -> ModelCard[ShapeT]:
+def save(folder: Path, net: SlimNetwork, card: ModelCard) -> ModelCard:
     """Write weights in half precision and the card that goes with them; return the card with their hash."""
-    digest = _write_weights(folder / f"{name}.safetensors", net, card.name)
-    card = structs.replace(card, weights_sha256=digest)
-    (folder / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
-    return card
-
-
-def load(path: Path, shape: type[ShapeT], build: Callable[[ShapeT], NetT]) -> Trained[NetT, ShapeT]:
-    """Load the network of a training folder or of its .json, ready to run."""
-    at = card_path(path)
-    card = _read_card(at, shape)
-    net = build(card.shape)
-    _read_weights(at.with_suffix(".safetensors"), net, card.weights_sha256)
-    return Trained(net=net.requires_grad_(False).eval(), card=card)
-
-
-def card_path(path: Path) -> Path:
-    """Return the path of the card in a training folder or beside a weights file."""
-    return path / f"{TRAINED}.json" if path.is_dir() else path.with_suffix(".json")
-
-
-def _write_weights(path: Path, net: nn.Module, name: str) -> str:
-    """Write the weights in half precision and return their SHA-256."""
     tensors = {key: value.detach().half().contiguous().cpu() for key, value in net.state_dict().items()}
-    raw = save_tensors(tensors, metadata={"name": name})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw)
-    return hashlib.sha256(raw).hexdigest()
-
-
-def _read_weights(path: Path, net: nn.Module, sha256: str) -> None:
-    """Fill the network with the weights of a file, after checking their hash and shapes."""
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read weights {path}: {error.strerror}") from None
-    if (digest := hashlib.sha256(raw).hexdigest()) != sha256:
-        raise DataError(
-            f"{path} is damaged: SHA-256 {digest[:12]}…, its card says {sha256[:12]}…; "
-            "install the package again or copy the file again"
-        )
-    try:
-        tensors = load_tensors(raw)
-    except SafetensorError as error:
-        raise DataError(f"{path} is no safetensors file ({error}); copy it again") from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(wanted.keys() | given.keys()):
-        if wanted.get(name) != given.get(name):
-            raise DataError(
-                f"{path}: {name} has shape {given.get(name)}, but its card needs {wanted.get(name)}"
-            )
-    net.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-
-
-def _read_card(path: Path, shape: type[ShapeT]) -> ModelCard[ShapeT]:
-    kind: type[ModelCard[ShapeT]] = ModelCard[shape]  # type: ignore[valid-type]
-    try:
-        card = msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError:
-        raise DataError(
-            f"no model at {path}; name a folder that slim model train wrote, or leave --model out"
-        ) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise DataError(f"{path} is no model card: {error}") from None
-    if len(card.classes) != card.shape.classes:
-        raise DataError(
-            f"{path}: {len(card.classes)} class names, but the network has {card.shape.classes} classes"
-        )
+    raw = save_tensors(tensors, metadata={"name": card.name})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CARD).with_suffix(".safetensors").write_bytes(raw)
+    card = structs.replace(card, weights_sha256=hashlib.sha256(raw).hexdigest())
+    (folder / CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
     return card
+
+
+class NotDrawn(TorchFunctionMode):
+    """Draws zeros for weights that are read from a file: random numbers take 0.3 s."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch; zeros satisfy those that draw until all numbers are within limits."""
+        if function in (nn.init.normal_, Tensor.normal_, Tensor.uniform_):
+            return (args[0] if args else kwargs["tensor"]).zero_()
+        return function(*args, **(kwargs or {}))

@@ -8,23 +8,32 @@
     profiles/*.json       how fast devices run it (slim profile)
 
 A folder that `slim model train` wrote (model.json, model.safetensors) also counts.
-Reading a description needs no torch. Loading a model does.
-
 Nothing here needs torch: `loading.py` turns a folder into a model that runs.
 """
 
-from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from slimsched.core.config import UNREADABLE, ConfigError, CountOrZero, DataError, Whole, convert, read_toml
+from slimsched.core.config import (
+    UNREADABLE,
+    AccuracyFloor,
+    ConfigError,
+    CountOrZero,
+    DataError,
+    Seconds,
+    Whole,
+    convert,
+    read_toml,
+)
+from slimsched.models.data.images import Colours
 from slimsched.models.quality import QualityTable
 from slimsched.models.quality import read_quality as read_table
-from slimsched.models.slimresnet.shape import NetworkShape, slimresnet_figures, slimresnet_spec
-from slimsched.models.slimvit.shape import VitShape, slimvit_figures, slimvit_spec
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.slimvit.shape import VitShape
 from slimsched.models.spec import (
     ANY,
     START,
@@ -39,6 +48,7 @@ from slimsched.models.spec import (
     uniform_plans,
 )
 from slimsched.models.spec import Path as Plan
+from slimsched.models.width import SEGMENTS, WIDTHS
 
 # -- `figures.json`: a model's figures with the names of its choices, so that people can read them.
 
@@ -72,7 +82,7 @@ class FiguresFile(Struct, frozen=True, kw_only=True):
     places: list[PlaceEntry]
 
 
-def write_figures_file(path: Path, spec: ModelSpec, figures: ModelFigures) -> None:
+def figures_json(spec: ModelSpec, figures: ModelFigures) -> bytes:
     """Write a model's figures as JSON."""
     names = spec.segments
     content = FiguresFile(
@@ -99,7 +109,7 @@ def write_figures_file(path: Path, spec: ModelSpec, figures: ModelFigures) -> No
             for (segment, choice), weights in figures.weights.items()
         ],
     )
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
 def read_figures_file(path: Path, spec: ModelSpec) -> ModelFigures:
@@ -137,31 +147,45 @@ def _step(spec: ModelSpec, one: StepEntry) -> Step:
     return one.segment, choice, spec.choice(one.segment - 1, one.previous)
 
 
-# -- The shape of a SlimResNet or a SlimViT, and the spec and figures that follow from it. Imports no torch.
+# -- The spec and the figures that follow from the shape of a SlimResNet or a SlimViT.
 
 Shape = NetworkShape | VitShape
 
 
-def shape_kind(facts: Mapping[str, object]) -> type[Shape]:
-    """Return the kind of shape that a card describes: a transformer has heads."""
-    return VitShape if "heads" in facts else NetworkShape
+@cache
+def network_spec(shape: Shape, name: str = "network", labels: tuple[str, ...] = ()) -> ModelSpec:
+    """Describe a network that turns images into class logits, with any width in any segment."""
+    segments = (tuple(map(str, WIDTHS)),) * SEGMENTS
+    return ModelSpec(
+        name=name.replace("/", "-"),
+        inputs=(TensorSpec(name="images", datatype="UINT8", shape=(3, shape.image_size, shape.image_size)),),
+        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(shape.classes,)),),
+        segments=segments,
+        plans=every_plan(segments),
+        follows_previous=shape.follows_previous,
+        nested=True,
+        labels=labels,
+        description=shape.description,
+    )
 
 
-def network_spec(shape: Shape, name: str, labels: tuple[str, ...]) -> ModelSpec:
-    """Describe a network of this shape."""
-    name = name.replace("/", "-")
-    if isinstance(shape, VitShape):
-        return slimvit_spec(shape, name, labels)
-    return slimresnet_spec(shape, name, labels)
-
-
+@cache
 def network_figures(shape: Shape) -> ModelFigures:
     """Compute the cost and output size of each step."""
-    return slimvit_figures(shape) if isinstance(shape, VitShape) else slimresnet_figures(shape)
+    spec = network_spec(shape)
+    places = {(segment, choice): WIDTHS[choice] for segment, choice in spec.places()}
 
+    def step(segment: int, choice: int, previous: int) -> StepFigures:
+        before, width = None if previous < 0 else WIDTHS[previous], WIDTHS[choice]
+        return StepFigures(shape.macs(segment, before, width), shape.moved(segment, width))
 
-if TYPE_CHECKING:
-    pass
+    return ModelFigures(
+        steps={one: step(*one) for one in spec.steps()},
+        weights={place: shape.parameters(place[0], width) for place, width in places.items()},
+        output={place: shape.output_elements(place[0], width) for place, width in places.items()},
+        workspace={place: shape.workspace(place[0], width) for place, width in places.items()},
+    )
+
 
 DESCRIPTION, QUALITY, FIGURES, PROFILES = "model.toml", "quality.npz", "figures.json", "profiles"
 CARD = "model.json"
@@ -191,16 +215,49 @@ class Description(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     labels: str | tuple[str, ...] = field(default=())
 
 
-class _Card(Struct, frozen=True, kw_only=True):
-    """The part of a training card that a spec needs."""
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """What a network is: its shape and classes, how its images are normalized, and how it was trained.
+
+    `shape` is a NetworkShape or a VitShape. `accuracy_percent` was measured on `scored_on`, such as
+    '60 held-out pictures'.
+    """
 
     name: str
-    shape: dict[str, Any]
+    colours: Colours
     classes: tuple[str, ...]
+    recipe: dict[str, Any]
+    epochs: CountOrZero
+    training_s: Seconds
+    trained_on: str
+    weights_sha256: str = ""
+    scored_on: str = ""
+    accuracy_percent: dict[str, AccuracyFloor] = {}
+    notes: tuple[str, ...] = ()
+    shape: Any
 
-    def network(self) -> Shape:
-        """Return the shape of the network."""
-        return convert(self.shape, shape_kind(self.shape), f"the shape of model '{self.name}'")
+    @property
+    def spec(self) -> ModelSpec:
+        """The description of the network."""
+        return network_spec(self.shape, self.name, self.classes)
+
+
+def read_card(path: Path) -> ModelCard:
+    """Read the card of a trained network."""
+    try:
+        card = msgspec.json.decode(path.read_bytes(), type=ModelCard)
+    except OSError:
+        raise DataError(
+            f"no model at {path}; name a folder that slim model train wrote, or leave --model out"
+        ) from None
+    except UNREADABLE as error:
+        raise DataError(f"{path} is no model card: {error}") from None
+    kind: type[Shape] = VitShape if isinstance(card.shape, dict) and "heads" in card.shape else NetworkShape
+    shape = convert(card.shape, kind, f"the shape of model '{card.name}'")
+    if len(card.classes) != shape.classes:
+        raise DataError(
+            f"{path}: {len(card.classes)} class names, but the network has {shape.classes} classes"
+        )
+    return structs.replace(card, shape=shape)
 
 
 def read_description(folder: Path) -> Description:
@@ -216,15 +273,14 @@ def read_description(folder: Path) -> Description:
     except (OSError, RecursionError, ConfigError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     except msgspec.ValidationError as error:
-        known = ", ".join(_toml_names(Description))
+        known = ", ".join(Description.__struct_fields__)
         raise ConfigError(f"{path}: {_in_toml_words(str(error))}; known keys: {known}") from None
 
 
 def read_spec(folder: Path) -> ModelSpec:
     """Read a model's spec, without torch and without running its code."""
     if is_trained(folder):
-        card = _read_card(folder)
-        return network_spec(card.network(), card.name, card.classes)
+        return read_card(folder / CARD).spec
     content = read_description(folder)
     path = folder / DESCRIPTION
     segments = tuple(entry.choices for entry in content.segment)
@@ -264,7 +320,7 @@ def read_figures(folder: Path, spec: ModelSpec | None = None) -> ModelFigures:
     """Read the figures of each step, which `slim model check` writes."""
     path = folder / FIGURES
     if is_trained(folder) and not path.exists():
-        return network_figures(_read_card(folder).network())
+        return network_figures(read_card(folder / CARD).shape)
     return read_figures_file(path, spec or read_spec(folder))
 
 
@@ -276,13 +332,6 @@ def profile_paths(folder: Path) -> list[Path]:
 def is_trained(folder: Path) -> bool:
     """Whether `slim model train` wrote this folder."""
     return (folder / CARD).is_file() and not (folder / DESCRIPTION).exists()
-
-
-def _read_card(folder: Path) -> _Card:
-    try:
-        return msgspec.json.decode((folder / CARD).read_bytes(), type=_Card)
-    except UNREADABLE as error:
-        raise DataError(f"{folder / CARD} is no model card: {error}") from None
 
 
 def _read_plans(
@@ -348,10 +397,6 @@ def _check_order(segments: tuple[tuple[str, ...], ...]) -> None:
             raise ConfigError(
                 f"segment {number}: choices {list(choices)} are out of order; narrowest first is {ordered}"
             )
-
-
-def _toml_names(kind: type[Struct]) -> list[str]:
-    return [one.encode_name for one in msgspec.structs.fields(kind)]
 
 
 def _in_toml_words(message: str) -> str:

@@ -1,9 +1,7 @@
 """How good each plan's answers are: right or wrong by example, how sure the model is, what a wider plan adds.
 
-The accuracy of each plan of a model and, if measured, which examples it answers correctly.
-
 Accuracy is the share of labelled examples answered correctly. A model without labels can use its agreement
-with its own widest plan instead; `name` says which.
+with its own widest plan instead; `name` says which. Nothing here needs torch.
 
 Who chooses by a table must not be scored on the examples that it was measured on. So `split` makes two tables
 of one: routers choose by the even examples, and runs are scored on the odd ones.
@@ -21,13 +19,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import DataError
+from slimsched.core.pareto import best_at_some_price, unbeaten
 from slimsched.models.spec import Path, PlanTree
 
 # -- How sure plans are: one level per plan and example, and whether the answer is the widest plan's.
 #
 # A model's confidence is a number that rises with the chance that the answer is right. Numbers of different
 # plans cannot be compared, so each plan has its own levels: `LEVELS` of them, with an equal share of examples
-# in each. Only plans that are worth stopping at have levels. This module imports no torch.
+# in each. Only plans that are worth stopping at have levels.
 
 LEVELS = 16
 """Number of levels: four bits each."""
@@ -149,8 +148,7 @@ def _typical(edges: NDArray[np.float64]) -> NDArray[np.float64]:
 # It is counted on examples, and smoothed. The own accuracy of p is a cubic in the level. What q adds to it is
 # a · d + b · d², where d falls from 1 at the lowest level to 0 at the highest: an answer that p is sure of
 # leaves nothing to gain. Counting alone would have a few hundred examples per level, and the best of many
-# plans
-# would look better than it is. This module imports no torch.
+# plans would look better than it is.
 
 Values = NDArray[np.float64]
 
@@ -229,12 +227,8 @@ def _smooth(curves: Values, level: NDArray[np.uint8], counts: Values, values: Va
 
 def _common(one: Path, other: Path) -> int:
     """Return how many first choices two plans have in common."""
-    same = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
+    differ = (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
 
 
 Fill = Literal["nearest", "additive"]
@@ -286,18 +280,25 @@ class QualityTable:
         name: str,
         correct: NDArray[np.uint8],
         examples: int,
+        among: NDArray[np.int64] | None = None,
         confidences: Confidences | None = None,
     ) -> Self:
-        """Build the table from bits (plans, ceil(examples / 8)); accuracy is their mean."""
+        """Build the table from bits (plans, ceil(examples / 8)); accuracy is the mean of those `among`."""
         wanted = (len(tree.plans), -(-examples // 8))
         if correct.dtype != np.uint8 or correct.shape != wanted:
             raise DataError(
                 f"quality table '{name}': expected uint8 {wanted} for {wanted[0]} plans and {examples} "
                 f"examples, got {correct.dtype} {correct.shape}; write it again with slim model evaluate"
             )
-        accuracy = np.unpackbits(correct, axis=1, count=examples).mean(axis=1, dtype=np.float64)
+        right = np.unpackbits(correct, axis=1, count=examples)
         return cls(
-            tree, name=name, accuracy=accuracy, correct=correct, examples=examples, confidences=confidences
+            tree,
+            name=name,
+            accuracy=(right if among is None else right[:, among]).mean(axis=1, dtype=np.float64),
+            correct=correct,
+            examples=examples,
+            among=among,
+            confidences=confidences,
         )
 
     @classmethod
@@ -339,21 +340,14 @@ class QualityTable:
     def of(self, among: NDArray[np.int64]) -> "QualityTable":
         """Return the same table measured on some of the examples only."""
         assert self._correct is not None
-        right = np.unpackbits(self._correct, axis=1, count=self.examples)[:, among]
-        return QualityTable(
+        return QualityTable.from_bits(
             self.tree,
             name=self.name,
-            accuracy=right.mean(axis=1, dtype=np.float64),
             correct=self._correct,
             examples=self.examples,
             among=among,
             confidences=self.confidences,
         )
-
-    @property
-    def bits(self) -> NDArray[np.uint8] | None:
-        """One bit per plan and example, packed along the examples; None if examples were not measured."""
-        return self._correct
 
     def accuracy(self, plan: Path) -> float:
         """Look up the accuracy of a complete plan."""
@@ -499,25 +493,114 @@ def worth_stopping(
     accuracy: NDArray[np.float64], costs: NDArray[np.float64], widest: int, most: int = MOST_PLANS
 ) -> list[int]:
     """Return the plans nearest to the best mixtures of plans at their cost, and always the widest."""
-    best = _front(accuracy, costs)
+    best = best_at_some_price(costs, accuracy)
     missing = np.interp(costs, costs[best], accuracy[best]) - accuracy
     missing[widest] = -np.inf
     return sorted(int(plan) for plan in missing.argsort(kind="stable")[:most])
 
 
-def _front(accuracy: NDArray[Any], costs: NDArray[Any]) -> list[int]:
-    """Return the plans on the concave front of accuracy over cost, cheapest first."""
-    front: list[int] = []
-    for plan in np.lexsort((-accuracy, costs)).tolist():
-        if front and accuracy[plan] <= accuracy[front[-1]]:
-            continue
-        while len(front) > 1 and _is_below(front[-1], front[-2], plan, accuracy, costs):
-            front.pop()
-        front.append(plan)
-    return front
+# -- The plans worth running: no other plan is at least as accurate for the same or a lower cost.
+#
+# Costs are arithmetic, device time or energy; plans of several models may compete. A plot has one panel per
+# cost.
 
 
-def _is_below(middle: int, left: int, right: int, accuracy: NDArray[Any], costs: NDArray[Any]) -> bool:
-    """Whether a plan lies on or below the line between two others."""
-    rise = (accuracy[right] - accuracy[left]) * (costs[middle] - costs[left])
-    return bool((accuracy[middle] - accuracy[left]) * (costs[right] - costs[left]) <= rise)
+class FrontPoint(Struct, frozen=True, kw_only=True):
+    """A plan of a model with one of its costs."""
+
+    model: str
+    plan: str
+    cost: float
+    accuracy_percent: float
+
+
+class CostFront(Struct, frozen=True, kw_only=True):
+    """All plans of some models at one cost. `cost` names it, with its unit."""
+
+    cost: str
+    points: tuple[FrontPoint, ...]
+
+    @property
+    def models(self) -> list[str]:
+        """The models, in order."""
+        return list(dict.fromkeys(point.model for point in self.points))
+
+    def of(self, model: str) -> list[FrontPoint]:
+        """Return one model's plans."""
+        return [point for point in self.points if point.model == model]
+
+    def best(self) -> list[FrontPoint]:
+        """Return the plans that no plan of any model beats."""
+        return unbeaten(self.points, _offer)
+
+
+def _offer(point: FrontPoint) -> tuple[float, float]:
+    return point.cost, point.accuracy_percent
+
+
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
+COLUMNS = 2
+
+
+def plot_fronts(
+    fronts: Sequence[CostFront], path: FilePath, published: Mapping[str, float] | None = None
+) -> None:
+    """Draw every plan as a dot and each model's front as a line; all panels share the axis of accuracy.
+
+    Plans whose accuracy in percent was `published` are drawn with that figure.
+    """
+    from matplotlib import pyplot
+
+    columns = min(COLUMNS, len(fronts))
+    rows = -(-len(fronts) // columns)
+    size = (6.4 * columns, 0.6 + 4.2 * rows)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=size, layout="constrained", sharey=True, squeeze=False
+    )
+    for place in axes.flat[len(fronts) :]:
+        place.set_visible(False)
+    for front, place in zip(fronts, axes.flat, strict=False):
+        _draw(front, place, published or {})
+    for row in axes:
+        row[0].set_ylabel("top-1 accuracy, %", fontsize=13)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    ncols = min(len(names), 2 * columns)
+    figure.legend(handles, names, loc="outside upper center", ncols=ncols, fontsize=13, frameon=False)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot write plot {path}: {error}; name a .png, .svg or .pdf") from None
+    finally:
+        pyplot.close(figure)
+
+
+def _draw(front: CostFront, axes: Any, published: Mapping[str, float]) -> None:
+    for number, model in enumerate(front.models):
+        colour, points = COLOURS[number % len(COLOURS)], front.of(model)
+        best = unbeaten(points, _offer)
+        axes.plot(*_figures(points), ".", color=colour, alpha=0.25, markersize=5)
+        axes.plot(*_figures(best), "o-", color=colour, label=model, markersize=5, linewidth=2)
+    if compared := [point for point in front.points if point.plan in published]:
+        costs, ours = _figures(compared)
+        axes.plot(costs, ours, "s", color="tab:orange", label=f"the paper's {len(costs)} plans, ours")
+        theirs = [published[one.plan] for one in compared]
+        axes.plot(costs, theirs, "x", color="tab:red", label="the same in the paper")
+    costs = [point.cost for point in front.points]
+    if max(costs) > 4 * min(costs):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(_labelled)
+    axes.set_xlabel(front.cost, fontsize=13)
+    axes.tick_params(labelsize=11)
+    axes.tick_params(axis="x", which="minor", labelsize=9)
+    axes.grid(alpha=0.3)
+
+
+def _figures(points: Sequence[FrontPoint]) -> tuple[list[float], list[float]]:
+    """Return the costs of plans, and their accuracies."""
+    return [one.cost for one in points], [one.accuracy_percent for one in points]
+
+
+def _labelled(value: float, position: int | None = None) -> str:
+    """Label ticks that begin with 2 or 5, so that labels do not touch."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""

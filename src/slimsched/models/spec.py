@@ -1,14 +1,13 @@
-"""The description of an elastic model: its tensors, its segments, their choices, and the plans it can run.
+"""The description of an elastic model: its tensors, segments, choices and plans, and what each step costs.
 
 A model is a chain of one to eight *segments*. Each segment can run in several ways, its *choices*: widths,
 depths, exits, or unrelated models. Choices are ordered names, narrowest first. A *plan* names one choice per
 segment and is one complete way through the model; a plan may end before the last segment.
 
 Inside the scheduler a choice is its position in its segment, and a plan is a tuple of positions, a `Path`.
-Names appear where people read and write. This module imports no torch, so that routing can use it.
-
-A model's plans form a tree: each beginning of a plan is a node, each plan a leaf. Figures say what each step
-computes, moves and weighs. Nothing here needs torch.
+Names appear where people read and write. A model's plans form a tree: each beginning of a plan is a node, and
+each plan a leaf. Figures say what each step computes, moves and weighs. Nothing here needs torch, so that
+routing can use it.
 """
 
 from collections.abc import Sequence
@@ -56,21 +55,6 @@ Datatype = Literal[
 ]
 """Types of tensor elements, as the Open Inference Protocol names them."""
 
-ELEMENT_BYTES: dict[str, int] = {
-    "BOOL": 1,
-    "UINT8": 1,
-    "UINT16": 2,
-    "UINT32": 4,
-    "UINT64": 8,
-    "INT8": 1,
-    "INT16": 2,
-    "INT32": 4,
-    "INT64": 8,
-    "FP16": 2,
-    "FP32": 4,
-    "FP64": 8,
-}
-
 Step = tuple[Index, Index, Index]
 """(segment, choice, previous choice): one segment run in one way."""
 
@@ -108,7 +92,7 @@ class TensorSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, that is, one example."""
-        return prod(self.shape) * ELEMENT_BYTES[self.datatype]
+        return prod(self.shape) * NUMPY[self.datatype].itemsize
 
 
 class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,7 +178,11 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def text(self, path: Path) -> str:
         """Write a plan, or its beginning, the way `path` reads it."""
-        return ",".join(self.segments[segment][choice] for segment, choice in enumerate(path))
+        return ",".join(self.names(path))
+
+    def names(self, path: Path) -> tuple[str, ...]:
+        """Return the names of a path's choices."""
+        return tuple(self.segments[segment][choice] for segment, choice in enumerate(path))
 
     def choice(self, segment: int, name: str) -> int:
         """Find a choice of a segment by its name; '1' also finds '1.0'."""
@@ -211,17 +199,10 @@ class ModelSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _uniform(self, name: str) -> Path:
         for plan in self.plans:
-            if all(
-                name == known or _same_number(name, known)
-                for known in (self.segments[segment][choice] for segment, choice in enumerate(plan))
-            ):
+            if all(name == known or _same_number(name, known) for known in self.names(plan)):
                 return plan
-        uniform = [
-            self.text(plan)
-            for plan in self.plans
-            if len({self.segments[segment][choice] for segment, choice in enumerate(plan)}) == 1
-        ]
-        known = ", ".join(text.split(",")[0] for text in uniform) or self.text(self.widest)
+        uniform = [set(self.names(plan)) for plan in self.plans]
+        known = ", ".join(names.pop() for names in uniform if len(names) == 1) or self.text(self.widest)
         raise PlanError(
             f"'{name}' is not available: model '{self.name}' runs at {known}; ask for one of these"
         )
@@ -427,7 +408,7 @@ class ModelFigures(Struct, frozen=True, kw_only=True):
         return sum(self.weights[place] for place in enumerate(plan))
 
 
-# -- Random inputs for any model, for dry runs and for users who have no examples at hand. Imports no torch.
+# -- Random inputs for any model, for dry runs and for users who have no examples at hand.
 
 GRIDS = (1, 4, 16)
 """Random pictures are sums of coloured squares: one for the whole picture, 4 × 4 and 16 × 16."""

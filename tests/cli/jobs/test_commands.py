@@ -1,6 +1,7 @@
 """`slim jobs` from the outside."""
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
@@ -132,8 +133,10 @@ def test_a_table_shows_avoidable_communication_and_who_is_told_durations() -> No
     assert [row["told_durations"] for row in rows] == [True, False]
 
 
-def test_explain_asks_the_simulator_or_slurm() -> None:
+def test_explain_asks_the_simulator_or_slurm(tmp_path: Path) -> None:
+    empty = tmp_path / "slurm.conf"  # Slurm waits a minute for one that is not there
+    empty.touch()
     with pytest.raises(SlimError, match="unknown engine 'pbs'"):
         run("explain", "1", "--engine", "pbs")
     with pytest.raises(SlimError):
-        run("explain", "1", "--engine", "slurm", "--conf", "/nowhere/slurm.conf")
+        run("explain", "1", "--engine", "slurm", "--conf", str(empty))

@@ -4,9 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from slimsched.cli.app import app
+from command_line import CliRunner
 from slimsched.core.config import ConfigError
 
 GOAL = "accuracy>=75, p99<=60ms, min energy"
@@ -15,7 +14,7 @@ SHORT = ("--rate", "3000", "--seconds", "0.5", "--json")
 
 
 def run(*words: str) -> str:
-    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    result = CliRunner().invoke(words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import served as serving
+from command_line import CliRunner
 from logs import entries
 from served import Served
-from slimsched.cli.app import app
 from slimsched.serving.api.client.client import Client
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (32, 3, 32, 32), dtype=np.uint8)
@@ -50,7 +49,7 @@ def test_a_server_joins_when_it_is_crowded_and_leaves_when_it_is_idle(
     assert "server two is down" in served.log.read_text()
     assert len(served.children()) == 1
     assert served.stop() == 0
-    found = json.loads(CliRunner().invoke(app, ["replay", str(logs), "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(["replay", str(logs), "--json"]).stdout)
     assert found["same"]
     (gateway,) = logs.glob("*/events.jsonl.gz")
     steps = [c.servers for e in entries(gateway) if e.machine == "autoscaler" for c in e.commands]

@@ -11,12 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from typer.testing import CliRunner
 
 from attacks import RESET
+from command_line import CliRunner
 from logs import entries
 from served import Served
-from slimsched.cli.app import app
 from slimsched.serving.api.client.client import Client, ServerRefusedError
 from slimsched.serving.gateway.messages import Drop, GoalChanged, RequestsCancelled, RequestsRefused
 
@@ -24,7 +23,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint
 
 
 def replayed(folder: Path) -> tuple[int, dict[str, object]]:
-    done = CliRunner().invoke(app, ["replay", str(folder), "--json"])
+    done = CliRunner().invoke(["replay", str(folder), "--json"])
     return done.exit_code, json.loads(done.stdout)
 
 
@@ -92,7 +91,7 @@ def test_a_server_under_load_can_be_replayed_to_the_last_decision(
     assert sum(isinstance(entry.event, GoalChanged) for entry in log) == 1
     assert any(isinstance(entry.event, RequestsCancelled) for entry in log)
     assert any(isinstance(command, Drop) for entry in log for command in entry.commands)
-    said = CliRunner().invoke(app, ["replay", str(logs)]).stdout
+    said = CliRunner().invoke(["replay", str(logs)]).stdout
     assert "its process was killed" in said
     assert "all are equal" in said
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from jobs.workloads import SMALL, encode, job, job_lists, news, scheduler, simulation
 from slimsched.core.clock import Wake, WakeAt
 from slimsched.jobs.domain import Tier
-from slimsched.jobs.policies.dally import BenefitTuner, Dally, FixedTimers, Tuner
+from slimsched.jobs.policies.dally import BenefitTuner, Dally, Tuner
 from slimsched.jobs.scheduler.messages import JobFinished, JobSubmitted, StartJob
 from slimsched.jobs.setting import POLICIES, manual
 
@@ -75,7 +75,7 @@ def test_timers_of_zero_equal_no_wait(jobs) -> None:
 @settings(max_examples=25, deadline=None)
 @given(jobs=job_lists())
 def test_endless_timers_equal_fully_consolidated(jobs) -> None:
-    endless = simulation(Dally(FixedTimers(1e18, 1e18)), jobs).run()
+    endless = simulation(Dally(Tuner(1e18, 1e18)), jobs).run()
     full = simulation(POLICIES.make("fully-consolidated"), jobs).run()
     assert starts([e for _, e in news(endless)]) == starts([e for _, e in news(full)])
 

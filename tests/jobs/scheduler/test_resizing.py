@@ -11,11 +11,10 @@ from jobs.workloads import SMALL, data_folder, job, needs_data, news
 from slimsched.core.config import ConfigError
 from slimsched.jobs.domain import FABRICS, Topology, TrainingModel, gpus_in
 from slimsched.jobs.policies.elastic import Options, cheapest_sizes
-from slimsched.jobs.scheduler.live import LiveScheduler
 from slimsched.jobs.scheduler.messages import StartJob
 from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.scheduler import JobScheduler
-from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.setting import POLICIES, LiveScheduler, SchedulerSetting
 from slimsched.jobs.simulated.cluster import Checkpoint, SimulatedJobs
 from slimsched.jobs.simulated.comparison import JobSetting, simulate
 
@@ -96,12 +95,9 @@ def test_the_knapsack_finds_what_trying_everything_finds(costs, gpus) -> None:
 def test_slurm_jobs_cannot_be_resized() -> None:
     with pytest.raises(ConfigError, match="simulations only"):
         LiveScheduler(
-            policy=POLICIES.make("elastic"),
-            fabric=FABRICS["fast"],
-            models={},
-            quotas={},
-            split=lambda job_id, placement, free: placement,
-            cluster="slurm",
+            SchedulerSetting(
+                engine="slurm", policy="elastic", cluster="slurm", fabric=FABRICS["fast"], models={}
+            )
         )
 
 

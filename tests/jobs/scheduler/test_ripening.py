@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.workloads import SMALL, job, job_lists, scheduler, simulation
-from slimsched.jobs.scheduler.eviction import RipeningTimes
 from slimsched.jobs.scheduler.messages import JobFoundRunning, JobSubmitted
 from slimsched.jobs.scheduler.scheduler import JobScheduler
-from slimsched.jobs.scheduler.waiting import RUNNING, JobState
+from slimsched.jobs.scheduler.waiting import RUNNING, JobState, JobTimes
 from slimsched.jobs.setting import POLICIES
 
 
@@ -35,12 +34,12 @@ def counted_one_by_one(machine: JobScheduler, for_class: int, now_s: float) -> l
 )
 def test_each_time_is_told_at_the_first_look_after_it(times_s, looks_s) -> None:
     jobs = running(len(times_s))
-    times = RipeningTimes()
+    times = JobTimes()
     for one, at_s in zip(jobs, times_s, strict=True):
         times.add(at_s, one, 0)
     told: dict[str, float] = {}
     for now_s in [*sorted(looks_s), 6000.0]:
-        for _, _, one, _, _ in times.due(now_s):
+        for one, _ in times.due(now_s):
             assert one.id not in told
             told[one.id] = now_s
     looks = [*sorted(looks_s), 6000.0]
@@ -52,13 +51,13 @@ def test_each_time_is_told_at_the_first_look_after_it(times_s, looks_s) -> None:
 
 def test_a_job_that_moved_on_is_not_told() -> None:
     stays, goes = running(2)
-    times = RipeningTimes()
+    times = JobTimes()
     for at_s in (100.0, 3000.0):
         times.add(at_s, stays, 0)
         times.add(at_s, goes, 0)
-    assert [entry[2] for entry in times.due(100.0)] == [stays, goes]
+    assert [one for one, _ in times.due(100.0)] == [stays, goes]
     goes.epoch += 1
-    assert [entry[2] for entry in times.due(1e9)] == [stays]
+    assert [one for one, _ in times.due(1e9)] == [stays]
     assert times.due(2e9) == []
 
 

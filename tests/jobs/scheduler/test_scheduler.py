@@ -84,7 +84,7 @@ def test_a_victim_that_finishes_first_makes_room_all_the_same() -> None:
     assert kinds(commands, StartJob)[0].job_id == "new"
 
 
-def test_a_starving_gang_gets_a_reservation_and_short_jobs_backfill_it() -> None:
+def test_a_starving_gang_gets_a_reservation() -> None:
     class Reserving(Policy):
         reserve_after_s = 600.0
         quantum_s = 60.0
@@ -92,9 +92,7 @@ def test_a_starving_gang_gets_a_reservation_and_short_jobs_backfill_it() -> None
         def key(self, job, now_s):
             return (job.gpus, job.job.arrival_s)
 
-    small = [
-        job(f"s{i}", 4, at_s=100.0 * i, service_s=1000.0, limit_s=1200.0, model="resnet50") for i in range(40)
-    ]
+    small = [job(f"s{i}", 4, at_s=100.0 * i, service_s=1000.0, model="resnet50") for i in range(40)]
     jobs = [*small, job("wide", 16, at_s=50.0, service_s=100.0)]
     found = histories(simulation(Reserving(), jobs).run())
     assert found["wide"].finished_s < max(found[one.id].finished_s for one in small)

@@ -32,8 +32,8 @@ def test_a_gang_across_racks_is_slowed_by_its_sensitivity() -> None:
 
 def test_gangs_that_share_uplinks_slow_each_other_down_and_recover() -> None:
     links = SharedLinks(CONGESTED)
-    first = RunningGang(job("a", 2), (("r0m0", 1), ("r1m0", 1)), 0.0, 0.0)
-    second = RunningGang(job("b", 2), (("r0m1", 1), ("r1m1", 1)), 0.0, 0.0)
+    first = RunningGang(job("a", 2), (("r0m0", 1), ("r1m0", 1)), 0.0, 0.0, 100.0)
+    second = RunningGang(job("b", 2), (("r0m1", 1), ("r1m1", 1)), 0.0, 0.0, 100.0)
     links.settle(links.join(first))
     alone_s = first.iteration_s
     links.settle(links.join(second))
@@ -45,8 +45,8 @@ def test_gangs_that_share_uplinks_slow_each_other_down_and_recover() -> None:
 
 def test_gangs_in_different_racks_do_not_meet() -> None:
     links = SharedLinks(CONGESTED)
-    first = RunningGang(job("a", 6), (("r0m0", 4), ("r0m1", 2)), 0.0, 0.0)
-    second = RunningGang(job("b", 6), (("r1m0", 4), ("r1m1", 2)), 0.0, 0.0)
+    first = RunningGang(job("a", 6), (("r0m0", 4), ("r0m1", 2)), 0.0, 0.0, 100.0)
+    second = RunningGang(job("b", 6), (("r1m0", 4), ("r1m1", 2)), 0.0, 0.0, 100.0)
     links.settle(links.join(first))
     alone_s = first.iteration_s
     assert links.join(second) == {second: None}
@@ -98,7 +98,7 @@ def test_a_summary_counts_what_the_log_says() -> None:
         sensitivity=driven.sensitivity,
         save_s=30.0,
         restore_s=30.0,
-        events=driven.events,
+        events=len(driven.log),
         wall_s=1.0,
     )
     assert summary.makespan_s == pytest.approx(200.0)

@@ -16,7 +16,9 @@ def pace(sharing: str, *models: str) -> list[float]:
     sensitivity = Sensitivity(topology=SMALL, fabric=FABRICS["congested"], models=TRAINING_MODELS)
     links = SharedLinks(sensitivity, sharing)  # type: ignore[arg-type]
     placement = ((HERE, 2), (THERE, 2))
-    gangs = [RunningGang(job(str(i), 4, model=name), placement, 0.0, 0.0) for i, name in enumerate(models)]
+    gangs = [
+        RunningGang(job(str(i), 4, model=name), placement, 0.0, 0.0, 100.0) for i, name in enumerate(models)
+    ]
     alone_s = []
     for gang in gangs:
         neighbours = links.join(gang)

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from jobs.workloads import decode_entries
 from slimsched.core.log import EVENTS, Log, find_logs
 from slimsched.jobs.slurm.wire import JobRequest, Memory, SlurmJob, Status, memory_in
-from slimsched.jobs.telemetry import JobEntry, decode_entries
+from slimsched.jobs.telemetry import JobEntry
 from throw_away_slurm import ThrowAwaySlurm, missing_daemons, wait_until
 
 GANG = Path(__file__).parents[3] / "examples" / "slurm_checkpointing_gang.py"
 SLIM = str(Path(sys.executable).parent / "slim")
+CHECKED_SLIM = (sys.executable, str(Path(__file__).with_name("checked_slim.py")))
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +57,7 @@ class Site:
 
     def control(self, *, speed: float) -> subprocess.Popen[bytes]:
         """Start a controller that stops when no job is left."""
-        command = [SLIM, "jobs", "run", "--engine=slurm", "--policy=dally", "--network=congested"]
+        command = [*CHECKED_SLIM, "jobs", "run", "--engine=slurm", "--policy=dally", "--network=congested"]
         command += [f"--conf={self.cluster.conf}", f"--speed={speed}", "--poll-s=0.25", "--until-idle"]
         with (self.folder / "controller.out").open("ab") as out:
             controller = subprocess.Popen([*command, f"--out={self.run}"], stdout=out, stderr=out)

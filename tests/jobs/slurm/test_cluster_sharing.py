@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from slimsched.jobs.slurm.wire import Status
+from slimsched.jobs.traces.clusters import host_names
 
 
 @pytest.mark.slow
@@ -23,7 +24,7 @@ def test_strangers_keep_their_gpus_and_drained_machines_get_no_gang(site) -> Non
         site.resume("n2")
 
     assert sorted(site.finished()) == sorted(gangs)
-    machines = {name for line in site.journal() for name in site.client.hostnames(line.split()[-1])}
+    machines = {name for line in site.journal() for name in host_names(line.split()[-1])}
     assert machines == {"n3", "n4", "n5", "n6", "n7", "n8"}
     assert {job.id: job.status for job in site.client.jobs()}[stranger] is Status.RUNNING
 

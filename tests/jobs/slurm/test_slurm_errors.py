@@ -4,10 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import throw_away_slurm
-from slimsched.cli.app import app
+from command_line import CliRunner
 from slimsched.core.config import ConfigError, SlimError, UnknownNameError
 from slimsched.jobs.slurm import controller
 from slimsched.jobs.slurm.wire import SlurmClient, SlurmError, SlurmNode, SlurmUnreachableError
@@ -17,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def failure(*command: str) -> SlimError:
-    result = CliRunner().invoke(app, ["jobs", *command])
+    result = CliRunner().invoke(["jobs", *command])
     assert isinstance(result.exception, SlimError), result.output
     assert "\n" not in str(result.exception)
     return result.exception

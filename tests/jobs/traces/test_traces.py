@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benches import benchmark
 from jobs.workloads import data_folder, needs_data
 from slimsched.core.config import DataError, SlimError
 from slimsched.jobs.traces.clusters import read_cluster
@@ -10,12 +11,10 @@ from slimsched.jobs.traces.jobs import (
     DEMANDS,
     GAPS_S,
     SERVICE_S,
-    fit,
     generate_jobs,
     locate_trace,
     read_job_trace,
 )
-from slimsched.jobs.traces.measured_models import derive_models
 from slimsched.jobs.traces.models import MEASURED, TRAINING_MODELS, assign_models, rearrange, window
 
 TRACES = {
@@ -145,7 +144,9 @@ def test_the_real_traces_and_racks_are_read() -> None:
 @pytest.mark.data
 @needs_data
 def test_the_generator_holds_what_helios_gives() -> None:
-    demands, services, gaps_s = fit(read_job_trace(locate_trace("helios", data_folder())))
+    demands, services, gaps_s = benchmark("measured_models").fit_jobs(
+        read_job_trace(locate_trace("helios", data_folder()))
+    )
     assert {gpus: demands[gpus] for gpus in DEMANDS} == pytest.approx(DEMANDS, abs=1e-5)
     for upper, quantiles in SERVICE_S.items():
         assert services[upper] == pytest.approx(quantiles, rel=0.01)
@@ -155,7 +156,7 @@ def test_the_generator_holds_what_helios_gives() -> None:
 @pytest.mark.data
 @needs_data
 def test_the_committed_models_are_those_the_measurements_give() -> None:
-    derived = {model.name: model for model in derive_models(data_folder())}
+    derived = {model.name: model for model in benchmark("measured_models").derive_models(data_folder())}
     assert derived.keys() == TRAINING_MODELS.keys()
     for name, model in TRAINING_MODELS.items():
         assert model.compute_s == pytest.approx(derived[name].compute_s, rel=1e-3)

@@ -9,29 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.serving.api.calls import Call, ModelFace
-from slimsched.serving.api.fronts.bundles import AskedCall, bundled
+from slimsched.serving.api.calls import Call, ModelApi
+from slimsched.serving.api.fronts.bundles import PendingCall, bundled
+from slimsched.serving.api.limits import REFUSALS, retry_of
 from slimsched.serving.domain.bundling import LONGEST_S, MOST_EXAMPLES
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.live.calls import Receipt
 from slimsched.serving.live.memory import open_arena
 from slimsched.serving.scenario.files import load_scenario
 
-FACE = ModelFace(load_scenario("laptop").cluster.models[0])
+FACE = ModelApi(load_scenario("laptop").cluster.models[0])
 ROW = FACE.spec.inputs[0].row_bytes
 LOGITS = FACE.spec.outputs[0].shape[0]
 
 
-def asked(count: int = 1, arrived_s: float = 0.0, mark: int = 0, **terms: Any) -> AskedCall:
+def asked(count: int = 1, arrived_s: float = 0.0, mark: int = 0, **terms: Any) -> PendingCall:
     call = Call(
         id="",
-        face=FACE,
+        api=FACE,
         inputs=(bytes([mark]) * (count * ROW),),
         count=count,
         terms=Terms(**terms),
         outputs=(),
     )
-    return AskedCall(call, arrived_s, asyncio.new_event_loop().create_future())
+    return PendingCall(call, arrived_s, asyncio.new_event_loop().create_future())
 
 
 def answer(values: list[int]) -> list[memoryview]:
@@ -74,7 +75,7 @@ def test_calls_that_lie_in_the_arena_already_stay_where_they_are() -> None:
     calls = [asked(8), asked(8)]
     for one, views in zip(calls, laid, strict=True):
         assert views is not None
-        one.call = Call(id="", face=FACE, inputs=tuple(views), count=8, terms=Terms(), outputs=())
+        one.call = Call(id="", api=FACE, inputs=tuple(views), count=8, terms=Terms(), outputs=())
     (bundle,) = bundled(calls, 0)
     pieces = bundle.message(arena).pieces
     assert [bytes(arena.view(one.offsets[0], 1)) for one in pieces] == [b"\1", b"\2"]
@@ -103,6 +104,16 @@ def test_parts_in_any_order_give_every_call_its_own_rows(counts: list[int], rand
         bundle.answered(start, answer(list(range(start, end))), receipts)
     for one in calls:
         found = one.future.result()
-        expected = list(range(one.start, one.end))
+        expected = list(range(one.parts.start, one.parts.end))
         assert found.outputs[0][:, 0].tolist() == expected
         assert [receipt.queue_s for receipt in found.receipts] == expected
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_refusal_is_the_same_in_another_process(kind: str) -> None:
+    arrived = REFUSALS[kind]("not now", 2.0)
+    assert (type(arrived).__name__, str(arrived), retry_of(arrived)) == (
+        kind,
+        "not now",
+        (("retry-after", "2"),),
+    )

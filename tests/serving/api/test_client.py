@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from served import Served
-from slimsched.cli.app import app
 from slimsched.core.config import ConfigError
 from slimsched.serving.api.client.client import (
     AnswerError,
@@ -111,9 +110,9 @@ def test_a_photograph_of_any_size_is_classified_in_one_line(served: Served, tmp_
     photo = tmp_path / "photo.png"
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 160, 3), dtype=np.uint8)).save(photo)
     url = ["--url", f"http://{served.http}"]
-    shown = CliRunner().invoke(app, ["client", str(photo), *url])
+    shown = CliRunner().invoke(["client", str(photo), *url])
     assert shown.exit_code == 0
     assert "photo.png: " in shown.output
-    as_json = CliRunner().invoke(app, ["client", str(photo), *url, "--plan", "0.5", "--json"])
+    as_json = CliRunner().invoke(["client", str(photo), *url, "--plan", "0.5", "--json"])
     row = json.loads(as_json.stdout)[0]
     assert row["receipt"]["choices"] == "0.5,0.5,0.5,0.5"

@@ -12,13 +12,13 @@ from slimsched.serving.api import http
 from slimsched.serving.api.calls import RequestParameters, read_parameters
 from slimsched.serving.api.limits import BadRequest, Limits, read_limits
 from slimsched.serving.api.pages import GoalRequest
-from slimsched.serving.api.shared_memory import Place, Registration
+from slimsched.serving.api.shared_memory import RegionSpan, Registration
 
 EDGE: list[type[Struct]] = [
     RequestParameters,
     Limits,
     GoalRequest,
-    Place,
+    RegionSpan,
     Registration,
     http._Infer,
 ]

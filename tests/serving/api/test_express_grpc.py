@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from served import CONFIG, Served, serve
-from slimsched.serving.api.calls import Call, InferenceResult, ModelFace, RequestedOutput
+from slimsched.serving.api.calls import Call, InferenceResult, ModelApi, RequestedOutput
 from slimsched.serving.api.grpc_codec import before_raw, pb, write_answer, write_around
 from slimsched.serving.api.grpc_server import is_available
 from slimsched.serving.domain.request import Terms
@@ -285,7 +285,7 @@ def test_without_the_compiled_part_the_library_reads_all_calls(
     assert running.stop() == 0
 
 
-FACE = ModelFace(load_scenario("laptop").cluster.models[0])
+FACE = ModelApi(load_scenario("laptop").cluster.models[0])
 
 
 @given(st.floats(0.0, 1e9), st.integers(0, 2**62), st.text(max_size=40), st.integers(1, 64))
@@ -293,7 +293,7 @@ def test_the_text_around_two_numbers_is_the_answer(
     network_ms: float, request: int, id: str, count: int
 ) -> None:
     outputs = tuple(RequestedOutput(name=name, binary=True) for name in FACE.outputs[:2])
-    call = Call(id=id, face=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
+    call = Call(id=id, api=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
     numbers = {"network_ms": network_ms, "reason": "because", "request": request}
     parameters: dict[str, Any] = {"choices": "a,b", "queue_ms": 1.5, **numbers, "sure": "0.9"}
     logits = np.arange(count * 100, dtype=np.float32).reshape(count, *FACE.spec.outputs[0].shape)

@@ -21,7 +21,7 @@ def service(loop_s: float, calls_s: float, phase: Phase = Phase.READY) -> Infere
     made = InferenceService(cast(Any, Behind(loop_s)), Limits())
     made.phase = phase
     for _ in range(500):
-        made.tally.note_lag(calls_s)
+        made.tally.lag_s.note(calls_s)
     return made
 
 

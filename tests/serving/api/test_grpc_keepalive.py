@@ -45,6 +45,7 @@ def ping(number: int) -> bytes:
     return raw.frame(raw.PING, 0, 0, number.to_bytes(8, "big"))
 
 
+@pytest.mark.slow
 def test_a_ping_every_five_seconds_is_fine_with_and_without_a_stream(library: Served, served: Served) -> None:
     """The library reads the calls of one server, the compiled line those of the other."""
     with ThreadPoolExecutor(2) as pool:

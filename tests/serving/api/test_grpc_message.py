@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimsched.serving.api.calls import Call, InferenceResult, ModelFace, RequestedOutput
-from slimsched.serving.api.grpc_codec import LONGEST_HEAD_BYTES, MOST_TENSORS, pb, split, write_answer
+from slimsched.serving.api.calls import Call, InferenceResult, ModelApi, RequestedOutput
+from slimsched.serving.api.grpc_codec import LONGEST_HEAD_BYTES, MOST_TENSORS, pb, places, write_answer
 from slimsched.serving.domain.request import Terms
 from slimsched.serving.scenario.files import load_scenario
 
-FACE = ModelFace(load_scenario("laptop").cluster.models[0])
+FACE = ModelApi(load_scenario("laptop").cluster.models[0])
 
 TEXTS = st.text(max_size=300)
 PARAMETERS = st.dictionaries(
@@ -19,6 +19,14 @@ PARAMETERS = st.dictionaries(
     st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), TEXTS),
     max_size=5,
 )
+
+
+def split(raw: bytes) -> tuple[bytes, list[bytes]] | None:
+    """Return the head and the raw tensors that a reader finds."""
+    if (found := places(raw)) is None:
+        return None
+    end, tensors = found
+    return raw[:end], [raw[begin:at] for begin, at in tensors]
 
 
 def request(raws: list[bytes], **fields: Any) -> Any:
@@ -84,7 +92,7 @@ def test_an_answer_is_what_protocol_buffers_would_write(
     parameters: dict[str, Any], id: str, count: int, names: list[str]
 ) -> None:
     outputs = tuple(RequestedOutput(name=name, binary=True) for name in names)
-    call = Call(id=id, face=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
+    call = Call(id=id, api=FACE, inputs=(), count=count, terms=Terms(), outputs=outputs)
     logits = np.zeros((count, *FACE.spec.outputs[0].shape), np.float32)
     raw = write_answer(call, InferenceResult(outputs=(logits,), parameters=parameters))
     answer = pb.ModelInferResponse.FromString(raw)

@@ -130,8 +130,8 @@ def test_both_protocols_speak_tls(own_server: Callable[..., Served], tmp_path: P
 
 
 def test_half_of_a_tls_pair_is_refused(tmp_path: Path) -> None:
-    from slimsched.cli.serving.front_door import read_tls
     from slimsched.core.config import ConfigError
+    from slimsched.serving.api.grpc_server import read_tls
 
     with pytest.raises(ConfigError, match="TLS needs both"):
         read_tls(tmp_path / "cert.pem", None)

@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from served import Served
-from slimsched.cli.app import app
 from slimsched.core.config import ConfigError, SlimError
 from slimsched.serving.api.client.load import (
     LoadGenerator,
@@ -118,10 +117,10 @@ def test_the_command_reports_json_and_draws(served: Served, tmp_path: Path) -> N
     picture = tmp_path / "load.png"
     options = ["--url", f"http://{served.http}", "--rate", "30", "--seconds", "1", "--plan", "0.25"]
     plain = {"SLIM_DATA": None}
-    result = CliRunner().invoke(app, ["load", *options, "--json", "--plot", str(picture)], env=plain)
+    result = CliRunner().invoke(["load", *options, "--json", "--plot", str(picture)], env=plain)
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)
     assert row["outcomes"] == {"200": row["requests"]}
     assert picture.stat().st_size > 10_000
-    shown = CliRunner().invoke(app, ["load", *options, "--arrivals", "step"], env=plain)
+    shown = CliRunner().invoke(["load", *options, "--arrivals", "step"], env=plain)
     assert "dispatch error" in shown.output

@@ -1,12 +1,8 @@
 """The metrics page, parsed as Prometheus does, while requests are served."""
 
 import http.client
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +14,6 @@ from slimsched.serving.api.client.client import Client, ServerRefusedError
 from slimsched.serving.api.service import Histogram, histogram, sample
 
 Images = NDArray[np.uint8]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -116,22 +111,3 @@ def test_buckets_are_cumulative_and_labels_escaped() -> None:
         "x_seconds_count 4",
     ]
     assert sample("x", float("nan"), {"why": 'a "b"\n'}) == 'x{why="a \\"b\\"\\n"} NaN'
-
-
-SOLVING = """
-import time
-import scipy.optimize
-from cluster import small_cluster
-from slimsched.serving.api import metrics
-
-solve = metrics.fluid_optimum
-metrics.fluid_optimum = lambda cluster, rate_per_s: [solve(cluster, rate_per_s + n) for n in range(40)][-1]
-metrics.FluidGauge(small_cluster).accuracy(100.0)
-time.sleep(0.1)
-"""
-
-
-def test_a_process_that_ends_while_the_bound_is_solved_ends_well() -> None:
-    command = [sys.executable, "-c", SOLVING]
-    codes = [subprocess.run(command, env=ENVIRONMENT, check=False).returncode for _ in range(4)]
-    assert codes == [0] * 4, "a thread that is still in the solver's code when Python ends aborts it"

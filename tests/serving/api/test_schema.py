@@ -11,7 +11,7 @@ from slimsched.serving.api.service import InferenceService, Limits
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import LocalEngine
+from slimsched.serving.live.engine import LocalEngine
 from slimsched.serving.routers.registry import make_router
 
 CLUSTER = small_cluster()

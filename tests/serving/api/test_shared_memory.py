@@ -16,10 +16,9 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
-from typer.testing import CliRunner
 
+from command_line import CliRunner
 from served import Served, serve
-from slimsched.cli.app import app
 from slimsched.core.config import ConfigError
 
 Images = NDArray[np.uint8]
@@ -366,6 +365,6 @@ def test_without_the_option_nothing_is_opened(own_server: Callable[..., Served])
 
 
 def test_a_server_that_strangers_reach_needs_a_token() -> None:
-    done = CliRunner().invoke(app, ["serve", "--shared-memory", "--host", "0.0.0.0"])
+    done = CliRunner().invoke(["serve", "--shared-memory", "--host", "0.0.0.0"])
     assert isinstance(done.exception, ConfigError)
     assert "give --token-file as well, or listen on this machine only" in str(done.exception)

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
+from slimsched.serving.api.calls import Loan
 from slimsched.serving.api.limits import BadRequest, Ledger, Limits, Unavailable
 from slimsched.serving.api.shared_memory import (
-    Loan,
-    Place,
     RegionPart,
+    RegionSpan,
     Registration,
     SharedMemory,
     SharedMemoryControl,
@@ -23,7 +23,7 @@ from slimsched.serving.api.shared_memory import (
 from slimsched.serving.live.memory import InputArena, open_arena
 
 
-class Desk:
+class CallHandler:
     """What lends memory to calls."""
 
     def __init__(self, arena: InputArena | None = None) -> None:
@@ -36,7 +36,9 @@ class Desk:
         asyncio.run(self.control.register(name, given))
 
     def part(self, size: int, offset: int = 0, region: str = "in") -> RegionPart:
-        place = Place(shared_memory_region=region, shared_memory_offset=offset, shared_memory_byte_size=size)
+        place = RegionSpan(
+            shared_memory_region=region, shared_memory_offset=offset, shared_memory_byte_size=size
+        )
         return self.memory.find(place, "input 'x'")
 
 
@@ -61,51 +63,51 @@ def open_files() -> int:
 
 
 def test_a_part_is_copied_from_where_the_region_begins(file: Path) -> None:
-    desk = Desk()
-    desk.register("in", file, 50, offset=10)
-    with Loan(desk) as loan:
-        copy = loan.read(desk.part(5, offset=20))
+    handler = CallHandler()
+    handler.register("in", file, 50, offset=10)
+    with Loan(handler) as loan:
+        copy = loan.read(handler.part(5, offset=20))
         assert bytes(copy) == bytes(range(30, 35))
         file.write_bytes(bytes(100))
         assert bytes(copy) == bytes(range(30, 35)), "its client cannot change it any more"
-        assert desk.ledger.held_bytes == 5
-    assert desk.ledger.held_bytes == 0
+        assert handler.ledger.held_bytes == 5
+    assert handler.ledger.held_bytes == 0
 
 
 def test_large_parts_lie_in_the_arena_until_the_call_ends(file: Path) -> None:
     arena = open_arena()
     assert arena is not None
     file.write_bytes(bytes(40_000))
-    desk = Desk(arena)
-    desk.register("in", file, 40_000)
+    handler = CallHandler(arena)
+    handler.register("in", file, 40_000)
     try:
-        with Loan(desk) as loan:
-            assert arena.offset(loan.read(desk.part(20_000))) is not None
+        with Loan(handler) as loan:
+            assert arena.offset(loan.read(handler.part(20_000))) is not None
             os.truncate(file, 0)
             with pytest.raises(BadRequest):
-                loan.read(desk.part(20_000))
+                loan.read(handler.part(20_000))
             assert arena.in_use_bytes >= 40_000
         assert arena.in_use_bytes == 0
-        assert desk.ledger.held_bytes == 0
+        assert handler.ledger.held_bytes == 0
     finally:
         arena.close()
 
 
 def test_calls_together_take_no_more_than_half_of_what_may_be_held(file: Path) -> None:
     os.truncate(file, 2**20)
-    desk = Desk()
-    desk.register("in", file, 2**20)
-    with Loan(desk) as one, Loan(desk) as other:
-        one.read(desk.part(2**19))
+    handler = CallHandler()
+    handler.register("in", file, 2**20)
+    with Loan(handler) as one, Loan(handler) as other:
+        one.read(handler.part(2**19))
         with pytest.raises(Unavailable, match="too many bytes of requests are under way"):
-            other.read(desk.part(1))
+            other.read(handler.part(1))
 
 
 def test_a_region_stays_open_for_calls_under_way_and_no_longer(file: Path) -> None:
-    desk, before = Desk(), open_files()
-    desk.register("out", file, 100)
-    part = desk.part(4, offset=8, region="out")
-    asyncio.run(desk.control.unregister("out"))
+    handler, before = CallHandler(), open_files()
+    handler.register("out", file, 100)
+    part = handler.part(4, offset=8, region="out")
+    asyncio.run(handler.control.unregister("out"))
     write_parts([(part, b"abcd")])
     assert file.read_bytes()[8:12] == b"abcd"
     assert open_files() == before + 1
@@ -114,9 +116,9 @@ def test_a_region_stays_open_for_calls_under_way_and_no_longer(file: Path) -> No
 
 
 def test_all_outputs_are_written_or_none(file: Path) -> None:
-    desk = Desk()
-    desk.register("out", file, 100)
-    parts = desk.part(4, region="out"), desk.part(4, offset=90, region="out")
+    handler = CallHandler()
+    handler.register("out", file, 100)
+    parts = handler.part(4, region="out"), handler.part(4, offset=90, region="out")
     os.truncate(file, 50)
     with pytest.raises(BadRequest, match="is smaller now than when it was registered"):
         write_parts([(parts[0], b"abcd"), (parts[1], b"efgh")])
@@ -156,28 +158,28 @@ def test_memory_of_another_user_is_refused(file: Path) -> None:
 
 
 def test_regions_are_bounded_in_number_and_bytes(file: Path) -> None:
-    desk = Desk()
-    desk.limits = replace(desk.limits, shared_regions=2, shared_bytes=150)
-    desk.register("a", file, 100)
+    handler = CallHandler()
+    handler.limits = replace(handler.limits, shared_regions=2, shared_bytes=150)
+    handler.register("a", file, 100)
     with pytest.raises(BadRequest, match="would have 151 bytes, 150 are the limit"):
-        desk.register("b", file, 51)
-    desk.register("b", file, 50)
+        handler.register("b", file, 51)
+    handler.register("b", file, 50)
     with pytest.raises(BadRequest, match="2 shared memory regions are registered, which is the limit"):
-        desk.register("c", file, 1)
-    asyncio.run(desk.control.unregister("a"))
-    desk.register("c", file, 1)
+        handler.register("c", file, 1)
+    asyncio.run(handler.control.unregister("a"))
+    handler.register("c", file, 1)
 
 
 def test_another_process_follows_the_files_not_their_names(file: Path) -> None:
-    desk, front = Desk(), Desk()
-    desk.register("in", file, 100)
+    handler, front = CallHandler(), CallHandler()
+    handler.register("in", file, 100)
     file.unlink()
-    front.memory.follow(desk.control.entries)
+    front.memory.follow(handler.control.entries)
     region = front.memory.regions["in"]
     with Loan(front) as loan:
         assert bytes(loan.read(front.part(3, offset=7))) == bytes([7, 8, 9])
-    front.memory.follow(desk.control.entries)
+    front.memory.follow(handler.control.entries)
     assert front.memory.regions["in"] is region, "what it knows is not opened again"
-    wrong = [replace(one, number=2, inode=one.inode + 1) for one in desk.control.entries]
+    wrong = [replace(one, number=2, inode=one.inode + 1) for one in handler.control.entries]
     front.memory.follow(wrong)
     assert front.memory.regions == {}

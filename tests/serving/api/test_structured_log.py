@@ -12,7 +12,7 @@ import numpy as np
 
 from served import CONFIG
 from slimsched.serving.api.client.client import Client
-from slimsched.serving.api.metrics import JsonLines
+from slimsched.serving.options import JsonLines
 
 
 def test_a_record_is_one_object_with_its_own_fields() -> None:

@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from slimsched.serving.domain.profile import DEADLINE_SHARE, ENOUGH, useful_batch
-from slimsched.serving.scenario.files import build_scenario, read_scenario
+from slimsched.serving.domain.profile import DEADLINE_SHARE, ENOUGH, useful_batch, useful_size
+from slimsched.serving.scenario.files import build_scenario, choose_scenario
 from slimsched.serving.scenario.scenario import Scenario
 
 
 def scenario(name: str, **scheduler: float) -> Scenario:
-    raw, path = read_scenario(name)
+    chosen = choose_scenario(name)
+    raw, path = chosen.raw, chosen.path
     raw = copy.deepcopy(raw)
     raw["scheduler"] |= scheduler
     return build_scenario(raw, path.name, Path(path).parent)
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("h200", {256}), ("laptop", {16}), ("paper", {64, 128})])
+@pytest.mark.parametrize(("name", "wanted"), [("h200", {256}), ("laptop", {32}), ("paper", {128})])
 def test_a_gpu_wants_large_batches_and_a_cpu_small_ones(name: str, wanted: set[int]) -> None:
     built = scenario(name, batch_limit=0)
     limits = {options.batch_limit for options in built.schedulers}
@@ -51,8 +52,19 @@ def test_a_limit_in_time_makes_it_smaller() -> None:
 
 
 def test_a_server_may_have_its_own() -> None:
-    raw, path = read_scenario("h200")
+    chosen = choose_scenario("h200")
+    raw, path = chosen.raw, chosen.path
     raw = copy.deepcopy(raw)
     raw["server"][2]["scheduler"] = {"batch_limit": 0}
     built = build_scenario(raw, path.name, Path(path).parent)
     assert [one.batch_limit for one in built.schedulers] == [16, 16, 256]
+
+
+def test_each_plan_has_its_own_limit() -> None:
+    built = scenario("laptop", batch_limit=0)
+    model, profile, options = built.cluster.models[0], built.cluster.profiles[0], built.schedulers[0]
+    longest_s = DEADLINE_SHARE * built.load.deadline_s
+    first = {plan: model.legs(plan)[0] for plan in (model.spec.widest, model.spec.narrowest)}
+    useful = {plan: useful_size(profile, key, longest_s) for plan, key in first.items()}
+    assert options.batch_limit_by == "profile"
+    assert useful[model.spec.widest] < useful[model.spec.narrowest] <= options.batch_limit

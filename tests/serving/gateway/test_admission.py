@@ -12,7 +12,6 @@ from slimsched.serving.gateway.admission import (
     FIRST_REACH,
     Admission,
     CheapestRest,
-    ServerPace,
     WorkAhead,
     rank_of,
 )
@@ -64,8 +63,9 @@ class Door:
         return [command for command in commands if not isinstance(command, WakeAt)]
 
     def arrive(self, count: int, now_s: float = 0.0, **asked: float) -> list[Command]:
+        arrived = RequestsArrived(requests=requests(count, first=self.count, **asked))
         self.count += count
-        return self.tell(RequestsArrived(requests=requests(count, first=self.count, **asked)), now_s)
+        return self.tell(arrived, now_s)
 
     def refused(self, count: int, **asked: float) -> DropReason | None:
         drops = [command for command in self.arrive(count, **asked) if isinstance(command, Drop)]
@@ -208,14 +208,14 @@ def test_answers_that_took_the_time_they_had_say_nothing_against_predictions() -
     door, widest = Door(), onward(MODEL.key_of_path((3,)), (3, 3, 3))
     wide, further = (requests(50, first=first, deadline_s=1.0) for first in (1000, 2000))
     door.admission.admit(wide, 0.0)
-    door.admission.send(wide, widest, 0, 0.0)
+    door.admission.send(wide, widest, 0)
     door.admission.leave(wide, 0.99)
     door.admission.admit(further, 0.0)
     tried = Trail(tried=(path(0.25, 0.25, 0.25, 0.25),))
     door.admission.leave([replace(request, trail=tried) for request in further], 0.99)
     assert door.admission.reach >= FIRST_REACH
     door.admission.admit(wide, 0.0)
-    door.admission.send(wide, widest, 0, 0.0)
+    door.admission.send(wide, widest, 0)
     door.admission.leave(wide, 1.0, DropReason.DEADLINE_PASSED)
     assert door.admission.reach < FIRST_REACH, "late is late"
 
@@ -224,18 +224,6 @@ def test_what_the_door_refused_counts_as_load_for_the_router() -> None:
     door = Door()
     door.tell(RequestsRefused(counts=(80,)), 0.0)
     assert door.gateway.seen.arrival_rate_per_s == 80.0
-
-
-def test_a_server_that_takes_twice_as_long_has_half_the_pace() -> None:
-    pace = ServerPace()
-    for number in range(60):
-        pace.began(number * 0.2)
-        pace.worked_in_part(0.1, (number + 1) * 0.2, is_idle=True)
-    assert pace.value == pytest.approx(0.5, abs=0.02)
-    pace.began(100.0)
-    pace.stopped()
-    pace.worked(0.1, 200.0)
-    assert pace.value == pytest.approx(0.5, abs=0.02), "nobody counts the time of a server that died"
 
 
 def test_work_ahead_adds_up_by_rank() -> None:
@@ -255,7 +243,8 @@ def test_work_ahead_adds_up_by_rank() -> None:
 def test_work_of_a_call_may_be_changed_and_removed_in_parts() -> None:
     ahead = WorkAhead()
     call, stranger = Request(id=10, arrival_s=0.0, count=8), Request(id=3, arrival_s=0.0)
-    ahead.add([call, Request(id=20, arrival_s=0.0, count=2)], 1.0)
+    ahead.add(call, 1.0)
+    ahead.add(Request(id=20, arrival_s=0.0, count=2), 1.0)
     assert ahead.before((0, inf)) == 10.0
     ahead.set(call.part(3, 5), 0.5)
     assert ahead.before((0, inf)) == 9.0

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster import MODEL, choice, path, requests, small_cluster, widths
+from cluster import MODEL, choice, path, requests, small_cluster, widths, widths_of
 from slimsched.core.clock import Wake, WakeAt
-from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, block_of
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import (

@@ -3,8 +3,8 @@
 import numpy as np
 
 from slimsched.serving.domain.request import NEVER_S, Request, Trail
+from slimsched.serving.gateway.goal import CostToGo
 from slimsched.serving.gateway.observation import Observation, Verdict
-from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.gateway.stop_when_sure import LEAST_CHECKS, Judgement, Trust
 from slimsched.serving.scenario.files import load_scenario
 

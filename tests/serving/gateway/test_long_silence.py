@@ -7,13 +7,14 @@ import pytest
 from msgspec import Struct
 
 from cluster import small_cluster
+from slimsched.serving.domain.profile import ServiceNoise
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, GatewayOptions
 from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.scenario import TelemetryOptions
+from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.simulated.cluster import SimulatedCluster
-from slimsched.serving.workload.load import RequestStream
+from slimsched.serving.workload.load import Load, RequestStream
 
 BURST, AFTER_S = 6000, 5e4
 
@@ -34,12 +35,19 @@ def test_the_first_request_after_hours_is_answered(router: str) -> None:
     cluster = small_cluster((1.0, 1.0))
     arrivals = np.append(np.linspace(0.01, 0.2, BURST), AFTER_S + np.arange(5))
     answered = Answered()
-    SimulatedCluster(
+    scenario = Scenario(
+        name="two servers",
         cluster=cluster,
-        gateway=Gateway(cluster, make_router(router, cluster, 0), GatewayOptions(step_s=0.002)),
-        schedulers=[SchedulerOptions(batch_limit=8)] * 2,
-        stream=RequestStream(arrivals, examples=np.zeros(len(arrivals), np.int64)),
+        schedulers=(SchedulerOptions(batch_limit=8),) * 2,
+        gateway=GatewayOptions(step_s=0.002),
         telemetry=TelemetryOptions(period_s=1e4),
+        load=Load(rate_per_s=1.0, seconds=1.0),
+        noise=ServiceNoise(batches=0.0, drift=0.0),
+    )
+    SimulatedCluster(
+        scenario,
+        Gateway(cluster, make_router(router, cluster, 0), scenario.gateway),
+        RequestStream(arrivals, examples=np.zeros(len(arrivals), np.int64)),
         observers=[answered],
     ).run(AFTER_S + 10.0, drain=True)
     assert answered.count == len(arrivals)

@@ -27,17 +27,18 @@ from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.catalogue import Catalogue
 from slimsched.serving.scenario.files import load_scenario
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.scheduler.scheduler import (
     BatchFinished,
     BlockArrived,
+    GreedyScheduler,
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
     RunBatch,
+    SchedulerOptions,
     Started,
     UnloadInstance,
 )
-from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 from stamped import stamped_folder
 
 FAMILY = toy_model("family", segments=[("small", "large")])
@@ -62,7 +63,7 @@ ADDED = ModelsChanged(added=(ModelEntry(number=1, source="family"),))
 def gateway() -> Gateway:
     cluster = small_cluster((4.0, 1.0))
     router = make_router("goal", cluster, 0)
-    return Gateway(cluster, router, GatewayOptions(step_s=0.0), growth=Growing())
+    return Gateway(cluster, router, GatewayOptions(step_s=0.0), model_changes=Growing())
 
 
 def test_requests_to_a_retired_model_are_still_answered_by_it() -> None:
@@ -164,7 +165,7 @@ def test_a_server_loads_what_a_new_model_keeps_and_lets_go_of_what_a_retired_one
     server.handle(BatchFinished(instance=run.batch.instance, busy_s=0.1, energy_j=0.1), now_s=2.3)
     late = server.handle(Wake(), now_s=60.0)
     assert any(isinstance(c, UnloadInstance) and c.instance == run.batch.instance for c in late)
-    states = [state for _, state in server.fleet.of_model(0)]
+    states = [state for _, state in server.instances.of_model(0)]
     assert states
     assert set(states) == {InstanceState.FREE}
 

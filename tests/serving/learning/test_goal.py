@@ -7,15 +7,13 @@ from pathlib import Path as FilePath
 import numpy as np
 import pytest
 
-from cluster import MODEL, path, small_cluster
+from cluster import MODEL, path, small_cluster, widths_of
 from slimsched.core.config import ConfigError, UnknownNameError
-from slimsched.models.slimresnet.shape import widths_of
 from slimsched.models.spec import START, Path
 from slimsched.models.width import WIDTHS
 from slimsched.serving.domain.request import Key
-from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.goal import CostToGo, Goal
 from slimsched.serving.gateway.observation import Observation
-from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.learning.tune import GoalTraining, from_vector, to_vector, train_goal
 from slimsched.serving.routers.goal import GoalParameters
 from slimsched.serving.routers.guard import GuardedRouter

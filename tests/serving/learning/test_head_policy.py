@@ -8,11 +8,10 @@ import torch
 
 from cluster import small_cluster
 from slimsched.core.config import ConfigError
-from slimsched.core.ppo import log_probability
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.policies import HeadPolicy
-from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
+from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, log_probability
 from slimsched.serving.learning.rollout import Outcome, Rollout
 from slimsched.serving.learning.worlds import Curriculum
 from slimsched.serving.routers.learned import CONTEXT, POINT, SERVER, HeadFeatures, HeadPpoRouter
@@ -96,13 +95,13 @@ def test_a_longer_v_never_narrows() -> None:
 def test_a_block_pays_for_the_waiting_it_causes_and_not_for_the_waiting_it_meets() -> None:
     policy = new_policy()
     router = policy.router(PAPER.cluster, Random(0), 0.0)
-    router.worth.v = 2.0
+    router.v = 2.0
     router.route(head(3, source=2, path=(3, 3, 3)))
     decision = (router.decisions or [])[0]
     outcome = Outcome(0, 0.7, 0.02, 0.0, 0.0, caused_s=0.01, met_s=0.015, moved_s=0.002)
     gain = decision.choices[decision.action[1], 0]
     wanted = gain - (0.02 - 0.015 + 0.01 + 0.002) / (2.0 * POINT)
-    assert policy.rewards(router, [decision], [outcome]).tolist() == pytest.approx([wanted])
+    assert policy.rewards([decision], [outcome]).tolist() == pytest.approx([wanted])
 
 
 def test_the_ratio_of_every_decision_begins_at_1_with_clusters_of_any_size() -> None:

@@ -11,11 +11,21 @@ import torch
 from cluster import small_cluster
 from slimsched.core.config import ConfigError, DataError
 from slimsched.core.policy_file import read_policy, write_policy
-from slimsched.core.ppo import IMPOSSIBLE, advantages, log_probability, losses
 from slimsched.models.width import WIDTHS
 from slimsched.serving.gateway.observation import Observation
 from slimsched.serving.learning.policies import PaperPolicy, PolicyNetwork
-from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer, epsilon_at, resume_run, save_run
+from slimsched.serving.learning.ppo import (
+    IMPOSSIBLE,
+    Collected,
+    PpoOptions,
+    PpoTrainer,
+    advantages,
+    epsilon_at,
+    log_probability,
+    losses,
+    resume_run,
+    save_run,
+)
 from slimsched.serving.learning.rollout import Outcome, RewardWeights, Rollout
 from slimsched.serving.routers.learned import PpoRouter, state_of
 from slimsched.serving.scenario.files import load_scenario
@@ -76,9 +86,14 @@ def test_losses_9_to_13_against_hand_computed_values() -> None:
     epsilon, options = torch.tensor([0.3]), PpoOptions(entropy_weight=0.01)
     now = log_probability(LOGITS, ACTION, epsilon)
     old = now - log(1.5)  # the ratio is 1.5, clipped at 1.2
-    loss = losses(
-        LOGITS, torch.tensor([0.4]), ACTION, epsilon, old, torch.tensor([2.0]), torch.tensor([1.0]), options
+    made = Collected(
+        actions=ACTION,
+        epsilon=epsilon,
+        old_log_probability=old,
+        advantage=torch.tensor([2.0]),
+        returns=torch.tensor([1.0]),
     )
+    loss = losses(LOGITS, torch.tensor([0.4]), made, options)
     entropy = -sum(p * log(p) for p in (0.7, 0.2, 0.1)) - 0.4 * log(0.4) - 0.6 * log(0.6) + log(2)
     assert loss.surrogate.item() == pytest.approx(1.2 * 2.0)
     assert loss.value.item() == pytest.approx(0.5 * 0.36)
@@ -90,7 +105,8 @@ def test_a_negative_advantage_is_not_clipped_from_above() -> None:
     epsilon = torch.tensor([0.0])
     old = log_probability(LOGITS, ACTION, epsilon) - log(1.5)
     one = torch.tensor([1.0])
-    loss = losses(LOGITS, one, ACTION, epsilon, old, -one, one, PpoOptions())
+    made = Collected(actions=ACTION, epsilon=epsilon, old_log_probability=old, advantage=-one, returns=one)
+    loss = losses(LOGITS, one, made, PpoOptions())
     assert loss.surrogate.item() == pytest.approx(-1.5)
 
 
@@ -127,8 +143,8 @@ def test_training_is_repeatable_and_can_resume(tmp_path: Path) -> None:
     one, two, three = [PpoTrainer(new_policy(seed=3), PAPER, SMALL, seed=3) for _ in range(3)]
     first = [one.step() for _ in range(2)]
     assert first == [two.step() for _ in range(2)]
-    save_run(tmp_path / "run.safetensors", one, first)
-    assert resume_run(tmp_path / "run.safetensors", three) == first
+    save_run(tmp_path / "run.pt", one, first)
+    assert resume_run(tmp_path / "run.pt", three) == first
     assert three.update_number == 2
     for name, value in three.learner.weights().items():
         assert np.allclose(value, one.learner.weights()[name]), name

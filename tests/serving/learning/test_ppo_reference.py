@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from slimsched.core.ppo import UpdateOptions, log_probability, losses
 from slimsched.serving.learning.environment import RoutingEnv
+from slimsched.serving.learning.ppo import Collected, UpdateOptions, log_probability, losses
 from slimsched.serving.scenario.files import load_scenario
 
 stable_baselines3 = pytest.importorskip(
@@ -43,9 +43,10 @@ def test_likelihood_entropy_and_losses_equal_stable_baselines3() -> None:
     assert torch.allclose(log_probability(logits, actions, none), reference, atol=1e-5)
 
     advantage = (raw - raw.mean()) / (raw.std() + 1e-8)  # normalised as Stable-Baselines3 does
-    ours = losses(
-        logits, values.ravel(), actions, none, old, advantage, returns, UpdateOptions(entropy_weight=c_h)
+    made = Collected(
+        actions=actions, epsilon=none, old_log_probability=old, advantage=advantage, returns=returns
     )
+    ours = losses(logits, values.ravel(), made, UpdateOptions(entropy_weight=c_h))
     model.train()  # a second pass over the same buffer logs the losses it saw before stepping
     logged = model.logger.name_to_value
     assert ours.entropy.item() == pytest.approx(float(entropy.mean()), rel=1e-5)

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from slimsched.cli.app import app
+from command_line import CliRunner
 from slimsched.core.config import SlimError
 
 runner = CliRunner()
 
 
 def run(*words: str) -> str:
-    result = runner.invoke(app, words, catch_exceptions=False)
+    result = runner.invoke(words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -25,7 +24,7 @@ def test_the_list_of_routers_has_classical_and_learned_ones() -> None:
 
 @pytest.mark.parametrize("state", ["paper", "head"])
 def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> None:
-    out, kept = tmp_path / "policy.safetensors", tmp_path / "run.safetensors"
+    out, kept = tmp_path / "policy.safetensors", tmp_path / "run.pt"
     words = ["router", "train", "--state", state, "--rate", "400", "--drawn", "0"]
     words += ["--out", str(out), "--resume", str(kept), "--json"]
     assert json.loads(run(*words, "--updates", "1"))["updates"] == 1
@@ -47,4 +46,4 @@ def test_a_policy_is_trained_resumed_and_used(tmp_path: Path, state: str) -> Non
 )
 def test_mistakes_are_named(words: tuple[str, ...]) -> None:
     with pytest.raises(SlimError):
-        runner.invoke(app, words, catch_exceptions=False)
+        runner.invoke(words, catch_exceptions=False)

@@ -3,7 +3,7 @@
 import pytest
 
 from slimsched.core.config import UnknownNameError
-from slimsched.serving.learning.tune import KNOBS, TUNING_SEED, Point, front, settings, spread_out, tune
+from slimsched.serving.learning.tune import KNOBS, TUNING_SEED, Point, settings, tune
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 
@@ -27,10 +27,11 @@ def test_a_router_without_knobs_is_named() -> None:
         settings("random", 4)
 
 
-def test_the_front_leaves_out_what_another_setting_beats() -> None:
+def test_the_front_leaves_out_what_another_setting_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [point(0.70, 0.05), point(0.72, 0.04), point(0.75, 0.1), point(0.74, 0.2)]
-    assert [(one.accuracy, one.p99_s) for one in front(points)] == [(0.72, 0.04), (0.75, 0.1)]
-    assert len(spread_out(front(points), 1)) == 1
+    monkeypatch.setattr("slimsched.serving.learning.tune.run", lambda tries, **options: points)
+    best = tune(PAPER, "sed", budget=4, workers=1)
+    assert [(one.accuracy, one.p99_s) for one in best] == [(0.72, 0.04), (0.75, 0.1)]
 
 
 def test_tuning_uses_seeds_of_its_own() -> None:

@@ -15,16 +15,16 @@ class Clients:
         self.told: list[tuple[int, int, bool]] = []
         self.outputs: list[list[float]] = []
 
-    def answered(self, start: int, answered: Answered) -> None:
+    def answered(self, _: Bundle, start: int, answered: Answered) -> None:
         self.told.append((start, len(answered.outputs[0]), True))
         self.outputs.append(answered.outputs[0][:, 0].tolist())
 
-    def dropped(self, start: int, count: int, why: DroppedError) -> None:
-        self.told.append((start, count, False))
+    def dropped(self, _: Bundle, start: int, end: int, why: DroppedError) -> None:
+        self.told.append((start, end - start, False))
 
 
 def bundle(clients: Clients, count: int = 6) -> Bundle:
-    return Bundle(100, [rows_of([bytes(count)], count)], count, 0.0, clients)
+    return Bundle(100, [rows_of([bytes(count)], count)], clients)
 
 
 def outputs(rows: int) -> tuple[np.ndarray, ...]:

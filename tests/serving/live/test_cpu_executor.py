@@ -7,7 +7,9 @@ from torch import Tensor
 from cluster import block, choice, key, path
 from hosting import cpu_executor, hosted, images, legs, run_legs, whole_network
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel, TrainedModel, load
+from slimsched.models.loading import load
+from slimsched.models.network import Trained
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, onward
 from slimsched.serving.live.batches import ActivationStore, run_batch
@@ -15,12 +17,12 @@ from slimsched.serving.live.executor import CpuExecutor
 
 
 @pytest.fixture(scope="module")
-def trained() -> TrainedModel:
+def trained() -> Trained:
     return load()
 
 
 @pytest.fixture
-def model(trained: TrainedModel) -> SlimResNetModel:
+def model(trained: Trained) -> SlimResNetModel:
     return SlimResNetModel(trained)
 
 
@@ -30,7 +32,7 @@ def instance(number: int, segment: int, width: float) -> Instance:
 
 @pytest.mark.parametrize(("precision", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3)])
 def test_segment_by_segment_gives_the_whole_networks_logits(
-    trained: TrainedModel, precision: torch.dtype, near: float
+    trained: Trained, precision: torch.dtype, near: float
 ) -> None:
     executor, raw = cpu_executor(SlimResNetModel(trained, precision=precision)), images(4)
     widths = (0.25, 1.0, 0.5, 0.75)
@@ -43,16 +45,16 @@ def test_segment_by_segment_gives_the_whole_networks_logits(
 
 def test_an_instance_takes_memory_and_gives_all_of_it_back(model: SlimResNetModel) -> None:
     executor = cpu_executor(model)
-    assert executor.memory_bytes() == 0
+    assert executor.weight_bytes == 0
     wide, narrow = executor.load(instance(1, 3, 1.0)), executor.load(instance(2, 3, 0.25))
     assert wide > 8 * narrow > 0
     by_slicing = key(3, 0.5, 1.0)  # a width that only the wide one can run
     executor.run(by_slicing, executor.example(by_slicing, 1))
-    assert executor.memory_bytes() > wide + narrow
+    assert executor.weight_bytes > wide + narrow
     executor.unload(1)
-    assert executor.memory_bytes() == narrow, "what only the wide one could run went with it"
+    assert executor.weight_bytes == narrow, "what only the wide one could run went with it"
     executor.unload(2)
-    assert executor.memory_bytes() == 0
+    assert executor.weight_bytes == 0
 
 
 def test_two_instances_of_one_width_share_their_weights(model: SlimResNetModel) -> None:
@@ -60,7 +62,7 @@ def test_two_instances_of_one_width_share_their_weights(model: SlimResNetModel) 
     first = executor.load(instance(1, 2, 0.5))
     assert executor.load(instance(2, 2, 0.5)) == 0
     executor.unload(1)
-    assert executor.memory_bytes() == first
+    assert executor.weight_bytes == first
 
 
 class Choosy:
@@ -116,7 +118,7 @@ def test_activations_are_handed_over_in_the_order_asked_for() -> None:
     store.put([4, 5], (column(10.0, 11.0),))
     assert store.take([2, 3])[0].flatten().tolist() == [1.0, 2.0]
     assert store.take([5, 1])[0].flatten().tolist() == [11.0, 0.0]
-    assert 4 in store
+    assert 4 in store.requests()
     store.forget([4, 99])
     assert len(store) == 0
 

@@ -15,7 +15,7 @@ class NumberedStream(Struct, frozen=True):
     cuda_stream: int
 
 
-def in_turn() -> CudaStreams[NumberedStream]:
+def in_turn() -> CudaStreams:
     """Hand out 32 streams of each priority in turn, as PyTorch does."""
     calls = {0: count(), -1: count()}
     return CudaStreams(lambda priority: NumberedStream(next(calls[priority]) % PER_PRIORITY - 100 * priority))

@@ -226,15 +226,15 @@ def test_a_full_machine_is_said_once_and_once_that_it_is_over(caplog: pytest.Log
     waits = CoreWaits(logging.getLogger("slim.engine"), ["server one", "server two"].__getitem__)
     caplog.set_level(logging.INFO, "slim.engine")
 
-    def said(waits_s: Sequence[float]) -> tuple[bool, list[str], list[int]]:
+    def said(waits_s: Sequence[float]) -> tuple[list[str], list[int]]:
         caplog.clear()
-        changed = waits.update({server: wait_s for server, wait_s in enumerate(waits_s) if wait_s})
-        return changed, caplog.messages, list(waits.waiting)
+        waits.update({server: wait_s for server, wait_s in enumerate(waits_s) if wait_s})
+        return caplog.messages, list(waits.waiting)
 
-    assert said([FULL_S - BEAT_S, 1.0]) == (False, [], [])
-    changed, lines, waiting = said([FULL_S, 1.0])
-    assert (changed, waiting, len(lines)) == (True, [0], 1)
+    assert said([FULL_S - BEAT_S, 1.0]) == ([], [])
+    lines, waiting = said([FULL_S, 1.0])
+    assert (waiting, len(lines)) == ([0], 1)
     assert lines[0].startswith("server one has waited 5 s for a core: this machine is full (load ")
     assert lines[0].endswith(" cores); it is not ended")
-    assert said([37.0, 1.0]) == (False, [], [0])
-    assert said([0.0, 1.0]) == (True, ["server one waits for a core no longer, after 37 s"], [])
+    assert said([37.0, 1.0]) == ([], [0])
+    assert said([0.0, 1.0]) == (["server one waits for a core no longer, after 37 s"], [])

@@ -7,7 +7,8 @@ import torch
 
 from hosting import hosted, images, legs
 from slimsched.models.elastic import Tensors
-from slimsched.models.slimresnet.elastic import SlimResNetModel, load
+from slimsched.models.loading import load
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.serving.domain.request import Key
 from slimsched.serving.live.executor import HostCopies
 

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from cluster import MODEL, flat_profile, path, small_cluster
+from cluster import MODEL, flat_profile, path, small_cluster, widths_of
 from hosting import whole_network
 from logs import entries
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Header, Observer
-from slimsched.models.slimresnet.elastic import load
-from slimsched.models.slimresnet.shape import widths_of
+from slimsched.models.loading import load
 from slimsched.serving.api.calls import Call
 from slimsched.serving.api.limits import TooLate
 from slimsched.serving.api.service import InferenceService, Limits, Phase
@@ -31,12 +30,11 @@ from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
 from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.live import peers
-from slimsched.serving.live.calls import DroppedError, Parcel
+from slimsched.serving.live.calls import DroppedError, OpenCall
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import LocalEngine
-from slimsched.serving.live.wire import Fetch, Ready, ServerSpec
-from slimsched.serving.measure.live_runs import specs_of
-from slimsched.serving.scenario.files import load_scenario
+from slimsched.serving.live.engine import LocalEngine, RunLog, specs_of
+from slimsched.serving.live.wire import Fetch, Ready, ServerLog, ServerSpec, ServerStart
+from slimsched.serving.scenario.files import RunSetting, load_scenario
 from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 SERVERS = 2
@@ -76,19 +74,14 @@ def live(
                 scheduler=OPTIONS,
                 models=[MODEL.name],
                 profiles=[profile],
-                gateway_socket="",
-                own_socket="",
-                shared_prefix="",
-                clock_zero_s=0.0,
                 telemetry_period_s=0.1,
-                log="" if logs is None else str(logs),
-                log_header=Header(slim="test", kind="serving", setting={}),
             )
             for index, name in enumerate(cluster.names)
         ]
-        engine = LocalEngine(specs)
+        log = None if logs is None else RunLog(logs, RunSetting(scenario={}, router="wanderer"), SERVERS)
+        engine = LocalEngine(specs, clock_zero_s=0.0, log=log)
         options = GatewayOptions(step_s=0.002, **gateway)  # type: ignore[arg-type]
-        running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers, clock_zero_s=0.0)
+        running = LiveCluster(Gateway(cluster, Wanderer(), options), engine, observers)
         await running.start()
         try:
             await test(running, engine)
@@ -96,7 +89,8 @@ def live(
             pids = [engine.pid(server) for server in range(SERVERS)]
             await running.stop()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "no process is left running"
-        assert not list(peers.FOLDERS[0].glob(f"{engine._folder.name}-*")), "nor shared memory"
+        prefix = engine.start_of(0, 1).shared_prefix
+        assert not list(peers.FOLDERS[0].glob(f"{prefix}-*")), "nor shared memory"
 
     asyncio.run(main())
 
@@ -177,15 +171,15 @@ def test_a_stranger_at_the_sockets_gets_nothing_and_disturbs_nobody() -> None:
         return back
 
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
-        spec = engine._specs[0]
+        start = engine.start_of(0, 1)
         for ready in (
-            Ready(server=0, pid=1),
-            Ready(server=0, pid=1, life=1, secret="ü"),
-            Ready(server=0, pid=1, life=1, secret=spec.secret),  # a life that has its connection already
-            Ready(server=9, pid=1, life=1, secret=spec.secret),
+            Ready(index=0, pid=1),
+            Ready(index=0, pid=1, life=1, secret="ü"),
+            Ready(index=0, pid=1, life=1, secret=start.secret),  # a life that has its connection already
+            Ready(index=9, pid=1, life=1, secret=start.secret),
         ):
-            assert await said(spec.gateway_socket, ready) == b""
-        assert await said(spec.own_socket, Fetch(requests=[0, 1, 2])) == b""
+            assert await said(start.gateway_socket, ready) == b""
+        assert await said(start.own_socket, Fetch(requests=[0, 1, 2])) == b""
         assert len(await asyncio.gather(*[running.submit([i.tobytes()]) for i in random_images(24)])) == 24
 
     live(test)
@@ -208,11 +202,11 @@ def test_what_nobody_waits_for_is_not_run() -> None:
 
     async def test(running: LiveCluster, engine: LocalEngine) -> None:
         images = random_images(8).tobytes()
-        parcels = [running.submit([images], WIDEST, count=8) for _ in range(calls)]
+        open_calls = [running.submit([images], WIDEST, count=8) for _ in range(calls)]
         await asyncio.sleep(0.05)  # on their way to the servers
-        for parcel in parcels[4:]:
-            running.cancel(parcel)
-        await asyncio.gather(*[parcel.future for parcel in parcels[:4]])
+        for open_call in open_calls[4:]:
+            running.cancel(open_call.bundle)
+        await asyncio.gather(*[open_call.future for open_call in open_calls[:4]])
         while running.in_system:
             await asyncio.sleep(0.01)
 
@@ -265,7 +259,14 @@ def test_a_call_that_ends_at_its_deadline_leaves_nothing_for_the_garbage_collect
 
         async def ask() -> None:
             terms = Terms(deadline_s=1e-4)
-            call = Call(id="", face=service.faces[0], inputs=(image,), count=1, terms=terms, outputs=())
+            call = Call(
+                id="",
+                api=next(iter(service.apis.values())),
+                inputs=(image,),
+                count=1,
+                terms=terms,
+                outputs=(),
+            )
             with suppress(TooLate):
                 await service.infer(call)
                 raise AssertionError("it was answered in time")
@@ -277,7 +278,7 @@ def test_a_call_that_ends_at_its_deadline_leaves_nothing_for_the_garbage_collect
                 await asyncio.gather(ask(), ask())
             while running.in_system:
                 await asyncio.sleep(0.01)
-            assert sum(type(one) is Parcel for one in gc.get_objects()) <= 2
+            assert sum(type(one) is OpenCall for one in gc.get_objects()) <= 2
         finally:
             gc.enable()
 
@@ -286,7 +287,7 @@ def test_a_call_that_ends_at_its_deadline_leaves_nothing_for_the_garbage_collect
 
 def test_a_scenario_without_hosts_can_only_be_simulated() -> None:
     with pytest.raises(ConfigError, match="server 'server-0' of scenario 'paper' has no host"):
-        specs_of(load_scenario("paper"), 0.0)
+        specs_of(load_scenario("paper"))
 
 
 def test_a_spec_survives_its_journey_to_the_process() -> None:
@@ -297,12 +298,18 @@ def test_a_spec_survives_its_journey_to_the_process() -> None:
         scheduler=OPTIONS,
         models=["slimresnet", "folder"],
         profiles=[record_of(flat_profile(), MODEL)],
+        telemetry_period_s=0.1,
+    )
+    start = ServerStart(
+        spec=spec,
+        life=2,
+        secret="s",
+        clock_zero_s=1.5,
         gateway_socket="g",
         own_socket="o",
         shared_prefix="p",
-        clock_zero_s=1.5,
-        telemetry_period_s=0.1,
+        log=ServerLog(folder="f", header=Header(slim="test", kind="serving", setting={})),
     )
-    back = msgspec.json.decode(msgspec.json.encode(spec), type=ServerSpec)
-    assert back == spec
-    assert back.profiles[0].profile(MODEL).idle_w == 10.0
+    back = msgspec.json.decode(msgspec.json.encode(start), type=ServerStart)
+    assert back == start
+    assert back.spec.profiles[0].profile(MODEL).idle_w == 10.0

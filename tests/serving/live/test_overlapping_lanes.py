@@ -12,6 +12,7 @@ from cluster import block, key
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.request import Batch, Key
 from slimsched.serving.live.batches import ActivationStore, BatchRun, Lanes, OverlappingLanes
+from slimsched.serving.live.executor import Executor
 
 
 class Slow:
@@ -30,12 +31,13 @@ class Slow:
         return [(self._rows[0] * 2,)]
 
 
-class Device:
+class Device(Executor):
     """An overlapping device on which later batches are done sooner; it refuses negative rows."""
 
     lanes, device = 2, torch.device("cpu")
 
     def __init__(self) -> None:
+        super().__init__([])
         self._next_looks = 40
 
     def launch(
@@ -63,9 +65,6 @@ class Device:
 
     def unload(self, instance: int) -> None: ...
 
-    def memory_bytes(self) -> int:
-        return 0
-
 
 async def run_all(rows: list[Tensor]) -> tuple[list[BatchRun], ActivationStore]:
     store, found = ActivationStore(), list[BatchRun]()
@@ -75,7 +74,7 @@ async def run_all(rows: list[Tensor]) -> tuple[list[BatchRun], ActivationStore]:
         mine = block(number, len(one))
         store.put([request.id for request in mine.requests], (one,))
         batch = Batch(id=number, key=middle, instance=1, blocks=(mine,), size=len(one))
-        lanes.run_batch(device, store, batch, found.append)  # type: ignore[arg-type]
+        lanes.run_batch(device, store, batch, found.append)
     while lanes.under_way:
         await asyncio.sleep(0.001)
     return found, store
@@ -104,7 +103,7 @@ def test_what_is_forgotten_after_a_batch_was_given_to_a_lane_still_runs(kind: ty
         ids = [request.id for request in mine.requests]
         store.put(ids, (torch.ones(3, 1),))
         batch = Batch(id=1, key=key(1, 0.5, 0.5), instance=1, blocks=(mine,), size=3)
-        lanes.run_batch(Device(), store, batch, found.append)  # type: ignore[arg-type]
+        lanes.run_batch(Device(), store, batch, found.append)
         store.forget(ids)  # answered meanwhile, with what it had
         free.set()
         while lanes.under_way:

@@ -21,7 +21,9 @@ from slimsched.serving.live.processes import (
     is_stopped,
 )
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="the system does not say")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/schedstat"), reason="no /proc/self/schedstat: needs a Linux with it"
+)
 
 BUSY = "while True: pass"
 LOCKED = "sum(range(10**12))"  # one call in C that keeps Python's lock

@@ -6,17 +6,15 @@ from time import monotonic
 import numpy as np
 import torch
 
-from cluster import MODEL
+from cluster import MODEL, widths_of
 from hosting import whole_network
-from slimsched.models.slimresnet.elastic import load
-from slimsched.models.slimresnet.shape import widths_of
+from slimsched.models.loading import load
 from slimsched.serving.domain.request import Request
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Observation, Route, Verdict
 from slimsched.serving.live.calls import Answered
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import LocalEngine
-from slimsched.serving.measure.live_runs import specs_of
+from slimsched.serving.live.engine import LocalEngine, specs_of
 from slimsched.serving.scenario.files import load_scenario
 
 CALLS, IMAGES = 6, 8
@@ -46,7 +44,7 @@ async def answers(images: "np.typing.NDArray[np.uint8]") -> list[Answered]:
     scenario = load_scenario("laptop")
     zero_s = monotonic()
     gateway = Gateway(scenario.cluster, Doubter(), scenario.gateway)
-    running = LiveCluster(gateway, LocalEngine(specs_of(scenario, zero_s)), clock_zero_s=zero_s)
+    running = LiveCluster(gateway, LocalEngine(specs_of(scenario), clock_zero_s=zero_s))
     await running.start()
     try:
         calls = [running.submit([call.tobytes()], count=IMAGES) for call in images]

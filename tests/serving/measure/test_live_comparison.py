@@ -6,7 +6,6 @@ from slimsched.serving.live.sensors import Modelled
 from slimsched.serving.live.wire import run
 from slimsched.serving.measure.examples import ExampleSet
 from slimsched.serving.measure.live_runs import compare_live, in_turn
-from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 
 
@@ -20,7 +19,6 @@ def test_routers_run_one_after_another_on_the_same_servers() -> None:
             in_turn(["sed", "random"], scenario, seed=1, rounds=2),
             [ExampleSet(inputs=(images,), labels=np.zeros(20, dtype=np.int64))],
             meter=Modelled(10.0),
-            make=make_router,
             progress=seen.append,
         )
     )

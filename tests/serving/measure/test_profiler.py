@@ -6,12 +6,13 @@ from time import monotonic, sleep
 import msgspec
 import pytest
 
-from cluster import MODEL, choice, key
+from cluster import MODEL, key
 from hosting import cpu_executor
-from slimsched.models.slimresnet.elastic import SlimResNetModel, trained_model
+from slimsched.models.loading import trained_model
+from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.models.spec import START
 from slimsched.serving.live.sensors import Modelled, Reading
-from slimsched.serving.measure.profile import ActivePower, MeasuringPlan, Profiler, mean_power_w
+from slimsched.serving.measure.profile import MeasuringPlan, Profiler, active_w, mean_power_w
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +36,15 @@ def test_power_is_read_from_tick_to_tick() -> None:
 
 
 def test_watts_between_measured_points_are_interpolated() -> None:
-    power = ActivePower(batches=(1, 16), watts=[{choice(0.25): [10.0, 50.0], choice(1.0): [20.0, 100.0]}] * 4)
-    assert power.at(key(0, 0.25), 4) == pytest.approx(30.0)
-    assert power.at(key(0, 1.0), 64) == pytest.approx(100.0)
-    assert power.at(key(1, 0.5, 0.25), 1) == pytest.approx(10.0 + 10.0 / 3)
+    watts = {
+        (one, size): watt
+        for narrow, wide in ((key(0, 0.25), key(0, 1.0)), (key(1, 0.25, 0.25), key(1, 1.0, 1.0)))
+        for one, size, watt in ((narrow, 1, 10.0), (narrow, 16, 50.0), (wide, 1, 20.0), (wide, 16, 100.0))
+    }
+    assert active_w(watts, key(0, 0.25), 4) == pytest.approx(30.0)
+    assert active_w(watts, key(0, 1.0), 64) == pytest.approx(100.0)
+    assert active_w(watts, key(1, 0.5, 0.25), 1) == pytest.approx(10.0 + 10.0 / 3)
+    assert active_w(watts, key(2, 0.5, 0.25), 1) is None
 
 
 def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
@@ -48,7 +54,7 @@ def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
     part, seen = tmp_path / "part", []
     profiler = Profiler(cpu_executor(model), MODEL, Ticking(), plan, part, 40.0, share=0.5)
 
-    def stop(cell: object) -> None:
+    def stop(done: int, of: int, cell: object) -> None:
         seen.append(cell)
         if len(seen) == 30:
             raise KeyboardInterrupt
@@ -56,9 +62,9 @@ def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
     with pytest.raises(KeyboardInterrupt):
         profiler.measure(stop)
     kept = msgspec.json.decode(part.read_bytes())
-    assert len(kept["cells"]) >= 20
+    assert len(kept["cells"]) == 30
     again = Profiler(cpu_executor(model), MODEL, Ticking(), plan, part, 40.0, share=0.5)
-    again.measure(lambda cell: None)
+    again.measure(lambda done, of, cell: None)
     record = again.record("mine", "measured: here", {})
     profile = record.profile(MODEL)
     assert (record.model, record.format) == ("slimresnet", "slim-profile-2")
@@ -74,7 +80,7 @@ def test_where_no_meter_can_read_energy_is_the_power_given_times_latency(
 ) -> None:
     plan = MeasuringPlan(batches=(1,), concurrency=(1,), repeats=3, warm=0, active_w=7.0)
     profiler = Profiler(cpu_executor(model), MODEL, Modelled(5.0), plan, tmp_path / "part", 5.0)
-    profiler.measure(lambda cell: None)
+    profiler.measure(lambda done, of, cell: None)
     record = profiler.record("mine", "measured: here", {})
     profile, middle = record.profile(MODEL), key(2, 0.5, 0.75)
     assert profile.energy_j(middle, 1) == pytest.approx(7.0 * profile.latency_s(middle, 1))

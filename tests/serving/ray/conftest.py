@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 SHARED = "shared by several gateways"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests that need the cluster in one process, and leave them out where there is no Ray."""
     there = importlib.util.find_spec("ray") is not None
@@ -26,6 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError("SLIM_REQUIRE_RAY=1, but Ray is not installed: pip install -e '.[ray]'")
     for item in items:
         if HERE in item.path.parents:
+            item.add_marker(pytest.mark.ray)
             item.add_marker(pytest.mark.xdist_group("ray"))
             if not there:
                 item.add_marker(pytest.mark.skip(reason="Ray is not installed (extra 'ray')"))

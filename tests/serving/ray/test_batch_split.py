@@ -4,8 +4,8 @@ from cluster import choice, key, path, requests
 from slimsched.serving.domain.request import block_of, onward
 from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.live.wire import BatchDone
-from slimsched.serving.ray.door import split_by_gateway
 from slimsched.serving.ray.messages import GATEWAY_BITS
+from slimsched.serving.ray.server import split_by_gateway
 
 KEY = onward(key(2, 0.5, 0.5), path(0.5))
 FIRST, SECOND = 1 << GATEWAY_BITS, 2 << GATEWAY_BITS

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 import torch
 
-from slimsched.serving.ray.door import pack, unpack
 from slimsched.serving.ray.messages import Handed
+from slimsched.serving.ray.server import pack, unpack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -18,7 +18,7 @@ import ray
 from raylets import LATE, Raylets, start
 from slimsched.serving.domain.request import ids_of
 from slimsched.serving.gateway.messages import Answer, Drop
-from slimsched.serving.live.calls import Answered, Example
+from slimsched.serving.live.calls import Answered
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.ray.engine import RayEngine
 from slimsched.serving.ray.messages import GATEWAY_BITS
@@ -51,7 +51,7 @@ class Flow:
 
     async def _run(self) -> None:
         while True:
-            self.waiters += [one.future for one in self._live.submit_each([Example([IMAGE])] * self._each)]
+            self.waiters += [self._live.submit([IMAGE]).future for _ in range(self._each)]
             while self._live.in_system > 64:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.01)

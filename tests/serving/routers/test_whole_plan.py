@@ -1,14 +1,14 @@
 """Plans for all segments at once: where, how wide, and what deadlines make of it."""
 
-from cluster import choice, path
-from slimsched.models.slimresnet.shape import widths_of
+from cluster import choice, path, widths_of
 from slimsched.models.width import SEGMENTS
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.gateway.bounds import capacity_per_s
 from slimsched.serving.gateway.observation import Observation, Route
+from slimsched.serving.options import SERVING
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.guard import GuardedRouter
-from slimsched.serving.routers.registry import SERVING, make_router
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
 

@@ -5,16 +5,17 @@ from slimsched.core.clock import WakeAt
 from slimsched.models.spec import ANY
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import block_of, key_of, onward
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.scheduler.scheduler import (
     BatchFinished,
     BlockArrived,
     Command,
+    GreedyScheduler,
     InstanceLoaded,
     LoadInstance,
     RunBatch,
+    SchedulerOptions,
     Started,
 )
-from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 FAMILY = toy_model("family", segments=[("small", "base", "large")])
 NESTED = toy_model("nested", segments=[("small", "base", "large")], nested=True)

@@ -3,20 +3,21 @@
 from cluster import MEGABYTE, MODEL, block, choice, flat_profile, key, requests, small_cluster, widths
 from slimsched.core.clock import Wake, WakeAt
 from slimsched.serving.domain.request import RequestsCancelled, block_of
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.scheduler.scheduler import (
     BatchFinished,
     BlockArrived,
     Command,
     DropBlock,
+    GreedyScheduler,
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
     RunBatch,
+    SchedulerOptions,
     Started,
     TelemetrySampled,
     UnloadInstance,
 )
-from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions
 
 
 class Server:
@@ -101,7 +102,7 @@ def test_among_free_instances_the_narrowest_that_fits_wins() -> None:
     for number, width in enumerate((0.25, 0.5, 0.75, 1.0), start=90):  # narrow first: none fits the next
         server.load(width, number=number)
     (run,) = ran(server.arrive(1, 1, width=0.5))
-    assert server.scheduler.fleet.step(run.batch.instance, "finished", 0.0).choice == choice(0.5)
+    assert server.scheduler.instances.step(run.batch.instance, "finished", 0.0).choice == choice(0.5)
 
 
 def test_an_instance_wider_than_asked_can_be_told_to_run_at_its_own_width() -> None:
@@ -195,10 +196,10 @@ def test_an_instance_idle_for_long_enough_is_unloaded_and_its_memory_comes_back(
     server = Server(idle_unload_s=5.0)
     instance = server.load(0.5, now_s=1.0)
     assert server.tell(Wake(), now_s=5.9) == []
-    assert server.scheduler.fleet.memory_bytes == MEGABYTE
+    assert server.scheduler.instances.memory_bytes == MEGABYTE
     assert server.tell(Wake(), now_s=6.0) == [UnloadInstance(instance=instance)]
     server.tell(InstanceUnloaded(instance=instance), now_s=6.1)
-    assert server.scheduler.fleet.memory_bytes == 0
+    assert server.scheduler.instances.memory_bytes == 0
 
 
 def test_a_busy_instance_is_never_unloaded() -> None:
@@ -291,7 +292,7 @@ def test_resident_widths_are_loaded_at_the_start_and_stay() -> None:
     assert widths(run.batch.key) == (0.25,)
     server.finish(run.batch.instance)
     assert server.tell(Wake(), now_s=100.0) == []
-    assert len(server.scheduler.fleet) == 4
+    assert len(server.scheduler.instances) == 4
 
 
 def test_a_key_that_goes_on_holds_an_instance_of_every_segment_until_the_batch_is_done() -> None:

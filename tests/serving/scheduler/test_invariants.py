@@ -9,17 +9,17 @@ from msgspec import Struct
 from cluster import MEGABYTE, MODEL, flat_profile, toy_model
 from slimsched.core.clock import Timeline
 from slimsched.serving.domain.cluster import Instance
-from slimsched.serving.domain.request import Batch, Block, Key, Request, block_of, ids_of
-from slimsched.serving.gateway.messages import SegmentFinished
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.domain.request import Batch, Key, Request, block_of, ids_of
+from slimsched.serving.gateway.messages import BlockDropped, SegmentFinished
+from slimsched.serving.scheduler.scheduler import (
     BatchFinished,
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
     RunBatch,
+    SchedulerOptions,
     UnloadInstance,
 )
-from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.simulated.server import SimulatedServer
 
 FAMILY = toy_model("family", segments=[("s", "m", "l")]).numbered(1)
@@ -108,15 +108,12 @@ class Gateway:
     def __init__(self) -> None:
         self.back: list[int] = []
 
-    def segment_finished(self, event: SegmentFinished) -> None:
-        self.back += [number for block in event.blocks for number in ids_of(block.requests)]
-
-    def block_dropped(self, server: int, block: Block, reason: str) -> None:
-        assert reason
-        self.back += ids_of(block.requests)
-
-    def busy_changed(self, server: int) -> None:
-        pass
+    def report(self, event: SegmentFinished | BlockDropped) -> None:
+        if isinstance(event, BlockDropped):
+            assert event.reason
+            self.back += ids_of(event.block.requests)
+        else:
+            self.back += [number for block in event.blocks for number in ids_of(block.requests)]
 
 
 @settings(max_examples=200, deadline=None)
@@ -132,7 +129,7 @@ def test_every_request_comes_back_exactly_once_and_no_rule_is_broken(
         models=MODELS,
         options=scheduler,
         timeline=timeline,
-        upstream=gateway,
+        report=gateway.report,
         observers=[watch],
     )
     sent = 0

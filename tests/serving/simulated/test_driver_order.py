@@ -16,22 +16,22 @@ from cluster import MODEL, block, flat_profile, small_cluster
 from slimsched.core.clock import Timeline
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.cluster import Cluster, Host, Instance
-from slimsched.serving.domain.profile import record_of
-from slimsched.serving.domain.request import Block, DropReason, Key, Terms
+from slimsched.serving.domain.profile import ServiceNoise, record_of
+from slimsched.serving.domain.request import Key
 from slimsched.serving.gateway.gateway import Gateway
-from slimsched.serving.gateway.messages import GatewayOptions, SegmentFinished
-from slimsched.serving.live.calls import Example
+from slimsched.serving.gateway.messages import BlockDropped, GatewayOptions, SegmentFinished
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import EngineListener
+from slimsched.serving.live.engine import EngineListener
+from slimsched.serving.live.executor import Executor
 from slimsched.serving.live.sensors import Reading
 from slimsched.serving.live.server import LiveServer
 from slimsched.serving.live.wire import Drain, ServerSpec, TakeBlock, ToGateway, ToServer
 from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.scenario import TelemetryOptions
+from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.simulated.server import SimulatedServer
-from slimsched.serving.workload.load import RequestStream
+from slimsched.serving.workload.load import Load, RequestStream
 
 COUNT = 4
 TIMES = {"at_s", "arrival_s", "deadline_s", "finished_s", "busy_s", "energy_j", "queue_s", "legs_s"}
@@ -59,13 +59,10 @@ class Entries:
         self.seen.append((machine, outline(event), outline(tuple(commands))))
 
 
-class StubExecutor:
+class StubExecutor(Executor):
     """Runs nothing: activations are single numbers."""
 
-    lanes = 1
-
-    def element_bytes(self, model: int) -> int:
-        return 4
+    device = torch.device("cpu")
 
     def example(self, key: Key, rows: int) -> Tensors:
         return (torch.zeros(rows, 1, 1, 1),)
@@ -87,14 +84,11 @@ class StubExecutor:
     def is_confident(self, model: int) -> bool:
         return False
 
-    def memory_bytes(self) -> int:
-        return 0
-
 
 class StubMeter:
     """Draws nothing."""
 
-    source, error = "none", 0.0
+    source = "none"
 
     def read(self, active_j: float) -> Reading:
         return Reading(at_s=0.0, energy_j=0.0)
@@ -103,7 +97,8 @@ class StubMeter:
 class InProcess:
     """An engine whose servers live in this process, and peers that fetch from each other."""
 
-    arena = None
+    arena, waiting = None, ()
+    clock_zero_s, first_id = 0.0, 0
 
     def __init__(self, cluster: Cluster, observers: Sequence[Entries]) -> None:
         self.servers = [
@@ -115,19 +110,16 @@ class InProcess:
                     scheduler=OPTIONS,
                     models=[MODEL.name],
                     profiles=[record_of(cluster.profiles[index], MODEL)],
-                    gateway_socket="",
-                    own_socket="",
-                    shared_prefix="",
-                    clock_zero_s=0.0,
                     telemetry_period_s=100.0,
                 ),
                 cluster.models,
                 cluster.profiles[index],
-                StubExecutor(),
+                StubExecutor([]),
                 StubMeter(),
                 self,
                 lambda message, index=index: self._tell(index, message),
-                observers,
+                clock_zero_s=0.0,
+                observers=observers,
             )
             for index, name in enumerate(cluster.names)
         ]
@@ -180,10 +172,10 @@ def live_entries(cluster: Cluster) -> list[Any]:
     entries = Entries()
 
     async def main() -> None:
-        running = LiveCluster(gateway_of(cluster), InProcess(cluster, [entries]), [entries], clock_zero_s=0.0)
+        running = LiveCluster(gateway_of(cluster), InProcess(cluster, [entries]), [entries])
         await running.start()
         for _ in range(COUNT):
-            await running.submit_each([Example([IMAGE], example=0)], Terms())[0]
+            await running.submit([IMAGE], example=0)
         await running.stop()
 
     asyncio.run(main())
@@ -192,12 +184,18 @@ def live_entries(cluster: Cluster) -> list[Any]:
 
 def simulated_entries(cluster: Cluster) -> list[Any]:
     entries = Entries()
-    SimulatedCluster(
+    scenario = Scenario(
+        name="two servers",
         cluster=cluster,
-        gateway=gateway_of(cluster),
-        schedulers=[OPTIONS, OPTIONS],
-        stream=RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
+        schedulers=(OPTIONS, OPTIONS),
         telemetry=TelemetryOptions(period_s=100.0),
+        load=Load(rate_per_s=1.0, seconds=1.0),
+        noise=ServiceNoise(batches=0.0, drift=0.0),
+    )
+    SimulatedCluster(
+        scenario,
+        gateway_of(cluster),
+        RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
         observers=[entries],
     ).run(COUNT + 1.0, drain=True)
     return entries.seen
@@ -222,11 +220,9 @@ def test_the_same_load_leaves_the_same_entries_in_the_same_order_live_and_simula
 class Reports(Entries):
     """Entries of one server, and between them what it reports."""
 
-    def segment_finished(self, event: SegmentFinished) -> None:
+    def report(self, event: SegmentFinished | BlockDropped) -> None:
+        assert isinstance(event, SegmentFinished), "nothing is dropped here"
         self.seen.append(("reported", outline(event)))
-
-    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
-        raise AssertionError("nothing is dropped here")
 
 
 def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simulated() -> None:
@@ -239,7 +235,7 @@ def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simu
         models=cluster.models,
         options=OPTIONS,
         timeline=timeline,
-        upstream=simulated,
+        report=simulated.report,
         observers=[simulated],
     )
     server.start()
@@ -251,7 +247,7 @@ def test_a_server_begins_its_next_batch_before_it_reports_the_last_live_and_simu
     async def main() -> None:
         engine = InProcess(cluster, [live])
         running = engine.servers[0]
-        running._tell = lambda message: live.segment_finished(message.finished)  # type: ignore[union-attr]
+        running._tell = lambda message: live.report(message.finished)  # type: ignore[union-attr]
         await running.start()
         for one in blocks:
             running.receive(TakeBlock(block=one, inputs=[IMAGE * 8]))

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from slimsched.core.clock import Timeline, Wake
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.domain.request import DropReason
+from slimsched.serving.domain.request import DropReason, Request
+from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Drop, Event, GatewayCost, RequestsArrived, ServerUp
-from slimsched.serving.learning.rollout import Rollout
 from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.files import RunSetting, load_scenario, read_scenario
+from slimsched.serving.scenario.files import RunSetting, choose_scenario, load_scenario
 from slimsched.serving.scenario.replay import machines_of
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.simulated.cluster import Inbox
+from slimsched.serving.simulated.cluster import Inbox, SimulatedCluster
 from slimsched.serving.simulated.run import simulate
-from slimsched.serving.telemetry.meter import Summary
+from slimsched.serving.telemetry.meter import Meter, Summary
 from slimsched.serving.workload.load import RequestStream
 
 H200 = load_scenario("h200")
@@ -49,7 +49,7 @@ class Desk:
     def __init__(self, cost: GatewayCost, arrivals_s: Sequence[float] = ()) -> None:
         self.timeline = Timeline()
         self._stream = RequestStream(np.array(arrivals_s), examples=np.zeros(len(arrivals_s), np.int64))
-        self.inbox = Inbox(cost, self.timeline, self._stream, self._take, self._tell)
+        self.inbox = Inbox(cost, self.timeline, self._stream, self._arrived, self._tell)
         self.told: list[tuple[float, Any]] = []
 
     def run(self) -> list[tuple[float, Any]]:
@@ -57,8 +57,8 @@ class Desk:
             self.timeline.advance()
         return self.told
 
-    def _take(self) -> RequestsArrived:
-        return RequestsArrived(requests=self._stream.take_until(self.timeline.now_s))
+    def _arrived(self, requests: tuple[Request, ...]) -> RequestsArrived:
+        return RequestsArrived(requests=requests)
 
     def _tell(self, event: Event) -> None:
         ids = [one.id for one in event.requests] if isinstance(event, RequestsArrived) else event
@@ -101,14 +101,14 @@ def log_of(at: Path, scenario: Scenario, raw: dict[str, Any]) -> Path:
 def test_a_gateway_that_costs_nothing_leaves_the_log_that_it_left_before_costs_were_known(
     tmp_path: Path,
 ) -> None:
-    raw, _ = read_scenario("h200")
+    raw = choose_scenario("h200").raw
     before = log_of(tmp_path / "1.jsonl", H200.with_load(rate_per_s=2000.0, seconds=0.5), raw)
     free = log_of(tmp_path / "2.jsonl", busy(2000.0, event_s=0.0, request_s=0.0), raw)
     assert before.read_bytes() == free.read_bytes()
 
 
 def test_a_run_with_a_busy_gateway_is_the_same_each_time_and_replays(tmp_path: Path) -> None:
-    raw, _ = read_scenario("h200")
+    raw = choose_scenario("h200").raw
     raw["gateway"] = {**raw["gateway"], "event_s": 1e-4, "request_s": 1e-4}
     scenario = busy(3000.0, event_s=1e-4, request_s=1e-4).with_faults(FAULTS)
     one, two = (log_of(tmp_path / f"{number}.jsonl", scenario, raw) for number in (1, 2))
@@ -148,10 +148,13 @@ def test_servers_may_die_and_leave_while_the_gateway_is_full() -> None:
 def test_a_run_in_pieces_is_the_same_as_in_one_piece() -> None:
     scenario, rows = busy(6000.0, event_s=5e-5, request_s=1e-4), []
     for pieces in (1, 7):
-        rollout = Rollout(scenario, make_router("sed", scenario.cluster, 0), seed=0)
-        while not rollout.is_over:
-            rollout.advance(scenario.load.seconds / pieces)
-        rows.append(rollout.meter.latencies_s().tolist())
+        gateway = Gateway(scenario.cluster, make_router("sed", scenario.cluster, 0), scenario.gateway)
+        meter = Meter(scenario.cluster.models)
+        stream = scenario.load.stream(0, scenario.cluster.models)
+        simulated = SimulatedCluster(scenario, gateway, stream, observers=[meter])
+        for piece in range(pieces):
+            simulated.run((piece + 1) * scenario.load.seconds / pieces)
+        rows.append(meter.answers().latency_s.tolist())
     assert rows[0] == rows[1] != []
 
 

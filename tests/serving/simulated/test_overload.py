@@ -5,14 +5,15 @@ import pytest
 
 from cluster import small_cluster
 from slimsched.core.log import Observer
+from slimsched.serving.domain.profile import ServiceNoise
 from slimsched.serving.domain.request import NEVER_S, DropReason
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, Drop, GatewayOptions
 from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.scenario import TelemetryOptions
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.simulated.cluster import SimulatedCluster
-from slimsched.serving.workload.load import RequestStream
+from slimsched.serving.workload.load import Load, RequestStream
 
 CLUSTER = small_cluster((0.2, 0.2), batch_limit=32)
 CAPACITY_PER_S = float(sum(1.0 / CLUSTER.plan_s(CLUSTER.models[0], (0,) * 4)))
@@ -59,12 +60,18 @@ def overloaded(
         priorities=True,
     )
     observers: list[Observer] = [ends]  # type: ignore[list-item]
-    SimulatedCluster(
+    scenario = Scenario(
+        name="overload",
         cluster=CLUSTER,
-        gateway=Gateway(CLUSTER, make_router(router, CLUSTER, 0, None), options),
-        schedulers=[scheduler] * len(CLUSTER),
-        stream=RequestStream(times_s, examples=np.full(len(times_s), -1), deadline_s=deadline_s),
-        telemetry=TelemetryOptions(),
+        schedulers=(scheduler,) * len(CLUSTER),
+        gateway=options,
+        load=Load(rate_per_s=1.0, seconds=1.0),
+        noise=ServiceNoise(batches=0.0, drift=0.0),
+    )
+    SimulatedCluster(
+        scenario,
+        Gateway(CLUSTER, make_router(router, CLUSTER, 0, None), options),
+        RequestStream(times_s, examples=np.full(len(times_s), -1), deadline_s=deadline_s),
         observers=observers,
     ).run(OVERLOAD_S + AFTER_S, drain=True)
     return ends

@@ -8,11 +8,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slimsched.serving.domain.profile import ServiceNoise
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Answer, SegmentFinished, SendBlock
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import LocalEngine
-from slimsched.serving.measure.live_runs import specs_of
+from slimsched.serving.live.engine import LocalEngine, specs_of
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster
@@ -53,7 +53,7 @@ def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> No
     async def serve() -> None:
         gateway = Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway)
         zero_s = monotonic()
-        running = LiveCluster(gateway, LocalEngine(specs_of(scenario, zero_s)), [live], clock_zero_s=zero_s)
+        running = LiveCluster(gateway, LocalEngine(specs_of(scenario), clock_zero_s=zero_s), [live])
         await running.start()
         try:
             for _ in range(COUNT):
@@ -63,11 +63,9 @@ def test_one_request_after_another_takes_the_same_way_live_and_simulated() -> No
 
     asyncio.run(serve())
     SimulatedCluster(
-        cluster=scenario.cluster,
-        gateway=Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway),
-        schedulers=scenario.schedulers,
-        stream=RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
-        telemetry=scenario.telemetry,
+        replace(scenario, costs=(), noise=ServiceNoise(batches=0.0, drift=0.0)),
+        Gateway(scenario.cluster, make_router("round-robin", scenario.cluster, 0), scenario.gateway),
+        RequestStream(np.arange(1.0, COUNT + 1.0), examples=np.zeros(COUNT, np.int64)),
         observers=[simulated],
     ).run(COUNT + 1.0, drain=True)
     assert live.answers == simulated.answers

@@ -7,25 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from cluster import path
+from cluster import path, widths_of
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Log, LogWriter, replay
-from slimsched.models.slimresnet.shape import widths_of
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.gateway.messages import SendBlock
 from slimsched.serving.routers.registry import ROUTERS
-from slimsched.serving.scenario.files import RunSetting, load_scenario, read_scenario
+from slimsched.serving.scenario.files import RunSetting, choose_scenario, load_scenario
 from slimsched.serving.scenario.replay import machines_for, machines_of
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.scheduler.messages import RunBatch
+from slimsched.serving.scheduler.scheduler import RunBatch
 from slimsched.serving.simulated.run import simulate
 
 PAPER = load_scenario("paper", accuracy="paper")
 
 
 def logged(at: Path, scenario: Scenario, router: str, seed: int) -> Path:
-    raw = {**read_scenario("paper")[0], "accuracy": "paper"}
+    raw = {**choose_scenario("paper").raw, "accuracy": "paper"}
     header = RunSetting(scenario=raw, router=router, seed=seed).header()
     with LogWriter(at, header) as log:
         simulate(scenario, router, seed=seed, observers=[log])

@@ -18,8 +18,7 @@ from slimsched.serving.gateway.messages import GatewayOptions
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.registry import ROUTERS
 from slimsched.serving.scenario.scenario import Scenario, TelemetryOptions
-from slimsched.serving.scheduler.messages import RunBatch
-from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.scheduler.scheduler import RunBatch, SchedulerOptions
 from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary, Trace
 from slimsched.serving.workload.load import Load
@@ -234,7 +233,7 @@ def test_goal_gives_a_model_that_weighs_more_more() -> None:
 
 def with_goals(at: Scenario, **goals: Goal) -> Summary:
     def goal_router(cluster: Cluster) -> GoalRouter:
-        return GoalRouter(cluster, goals=goals)
+        return GoalRouter(cluster, Goal(by_model=goals))
 
     return simulate(at, goal_router).summary
 

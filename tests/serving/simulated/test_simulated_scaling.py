@@ -12,10 +12,10 @@ from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import RequestsCancelled
 from slimsched.serving.gateway.messages import RecallRequests, SendBlock, ServerDown, ServerLeaving, ServerUp
 from slimsched.serving.routers.autoscaler import Scale
-from slimsched.serving.scenario.files import RunSetting, build_scenario, read_scenario
+from slimsched.serving.scenario.files import RunSetting, build_scenario, choose_scenario
 from slimsched.serving.scenario.replay import machines_of
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.scheduler.messages import DropBlock
+from slimsched.serving.scheduler.scheduler import DropBlock
 from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary
 
@@ -43,7 +43,8 @@ def run(
 
 
 def paper(**sections: object) -> tuple[Scenario, dict[str, object]]:
-    raw, path = read_scenario("paper")
+    chosen = choose_scenario("paper")
+    raw, path = chosen.raw, chosen.path
     raw = {**raw, "accuracy": "paper", **sections}
     return build_scenario(raw, "test", path.parent), raw
 

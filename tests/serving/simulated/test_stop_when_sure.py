@@ -12,13 +12,13 @@ from slimsched.core.log import Log, LogWriter, replay
 from slimsched.models.quality import Confidences, QualityTable
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.request import Batch, Key, Request, block_of, onward
-from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_optimum
+from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
 from slimsched.serving.gateway.messages import Answer
 from slimsched.serving.live.batches import ActivationStore, BatchRun, run_batch
 from slimsched.serving.live.executor import CpuExecutor, HostedModel
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
-from slimsched.serving.scenario.files import RunSetting, load_elastic, load_scenario, read_scenario
+from slimsched.serving.scenario.files import RunSetting, choose_scenario, load_elastic, load_scenario
 from slimsched.serving.scenario.replay import machines_of
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.run import simulate
@@ -44,12 +44,10 @@ def test_where_time_is_nearly_free_it_is_no_worse_than_without() -> None:
 
 
 def test_the_bound_of_routers_that_look_is_above_the_input_blind_one() -> None:
-    blind, sure = fluid_optimum(LAPTOP.cluster, 2 * RATE), sure_optimum(LAPTOP.cluster, 2 * RATE)
-    assert sure is not None
+    blind, sure = (fluid_optimum(LAPTOP.cluster, 2 * RATE, sure=sure) for sure in (False, True))
     assert blind.accuracy + 0.003 < sure.accuracy < blind.accuracy + 0.03
     assert 0.05 < sure.further < 0.9
-    idle = sure_optimum(LAPTOP.cluster, 1.0)
-    assert idle is not None
+    idle = fluid_optimum(LAPTOP.cluster, 1.0, sure=True)
     assert idle.accuracy >= fluid_optimum(LAPTOP.cluster, 1.0).accuracy - 1e-9
 
 
@@ -58,7 +56,7 @@ def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
     scenario = load_scenario(name)
     rate = 1.5 * capacity_per_s(scenario.cluster, MODEL.spec.widest)
     busy = scenario.with_load(rate_per_s=rate, seconds=0.5)
-    header = RunSetting(scenario=read_scenario(name)[0], router="goal:sure=true", seed=0).header()
+    header = RunSetting(scenario=choose_scenario(name).raw, router="goal:sure=true", seed=0).header()
     with LogWriter(tmp_path / "run.jsonl", header) as log:
         simulate(busy, "goal:sure=true", observers=[log])
     read = Log(tmp_path / "run.jsonl")
@@ -128,14 +126,14 @@ def always_sure(scenario: Scenario) -> Scenario:
 def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> None:
     made: list[GuardedRouter] = []
 
-    def make(spec: str, cluster: Cluster, seed: int, goal: object) -> GuardedRouter:
+    def sure(cluster: Cluster, seed: int) -> GuardedRouter:
         router = make_router("goal:sure=true", cluster, seed)
         assert isinstance(router, GuardedRouter)
         made.append(router)
         return router
 
     load = {"rate_per_s": 0.8 * RATE, "seconds": 50.0, "warmup_s": 35.0}
-    row = simulate(always_sure(LAPTOP).with_load(**load), "goal", make=make).summary
+    row = simulate(always_sure(LAPTOP).with_load(**load), sure).summary
     trust = made[0].router.trust[MODEL.name]
     assert not trust.holds
     assert trust.agreed < trust.expected - 0.05

@@ -13,7 +13,7 @@ from slimsched.serving.gateway.messages import (
     TelemetryReceived,
 )
 from slimsched.serving.scenario.files import load_scenario
-from slimsched.serving.scheduler.messages import BatchFinished
+from slimsched.serving.scheduler.scheduler import BatchFinished
 from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Meter, Summary
 

@@ -13,7 +13,9 @@ from rich.console import Console
 from slimsched.cli.jobs.workload import Conf, ModelFile, Partition, SlurmOptions, read_models
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import ConfigError, Count, DataError, PollSeconds, Seconds, UnknownNameError
-from slimsched.core.log import EVENTS
+from slimsched.core.log import EVENTS, LogWriter
+from slimsched.jobs.domain import Job
+from slimsched.jobs.slurm.wire import JobRequest, SlurmClient
 
 if TYPE_CHECKING:
     from slimsched.cli.jobs.slurm_site import SlurmSite
@@ -22,30 +24,18 @@ if TYPE_CHECKING:
 class SlurmRunOptions(Struct, frozen=True, kw_only=True):
     """How long the controller runs, how often it looks, and where it leaves its log."""
 
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Stop when no job is left.")] = False
-    poll_s: Annotated[PollSeconds, typer.Option("--poll-s", help="Seconds between two looks.")] = 1.0
-    patience_s: Annotated[Seconds, typer.Option("--patience-s", help="Seconds a start may take.")] = 30.0
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Leave the event log in this folder; else in runs/slurm-DATE-TIME."),
-    ] = None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands that act on real clusters."""
-    app.command()(run)
-    app.command(context_settings={"allow_interspersed_args": False})(submit)
-    app.command()(victims)
+    until_idle: Annotated[bool, "Stop when no job is left."] = False
+    poll_s: Annotated[PollSeconds, "Seconds between two looks."] = 1.0
+    patience_s: Annotated[Seconds, "Seconds a start may take."] = 30.0
+    out: Annotated[Path | None, "Leave the event log in this folder; else in runs/slurm-DATE-TIME."] = None
 
 
 @with_options
 def run(
     slurm: SlurmOptions,
     options: SlurmRunOptions,
-    engine: Annotated[str, typer.Option(help="Who runs the jobs: slurm.")] = "slurm",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done now; touch nothing.")
-    ] = False,
+    engine: Annotated[str, "Who runs the jobs: slurm."] = "slurm",
+    dry_run: Annotated[bool, "Say what would be done now; touch nothing."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Place, widen, preempt and requeue the gangs of a Slurm cluster, until stopped.
@@ -59,39 +49,37 @@ def run(
 
       slim jobs run --engine slurm --dry-run
     """
-    from slimsched.cli.jobs import slurm_site as view
-    from slimsched.cli.jobs.slurm_site import find_site
+    from slimsched.cli.jobs import slurm_site
     from slimsched.jobs.slurm import controller
 
     if engine != "slurm":
         raise UnknownNameError("engine", engine, ("slurm",))
     console = Console(stderr=True)
-    site = find_site(
+    site = slurm_site.find_site(
         slurm,
         patience_s=options.patience_s,
         warn=lambda text: console.print(f"[yellow]{text}[/yellow]", highlight=False),
     )
     if dry_run:
-        view.show_plan(controller.plan(site.client, site.controller, site.look()), as_json=as_json)
+        slurm_site.show_plan(controller.plan(site.client, site.controller, site.look()), as_json=as_json)
     else:
         _drive(site, options, as_json=as_json)
 
 
 def _drive(site: "SlurmSite", options: SlurmRunOptions, *, as_json: bool) -> None:
-    from slimsched.cli.jobs.slurm_site import SlurmView as LiveView
-    from slimsched.core.log import LogWriter
+    from slimsched.cli.jobs.slurm_site import SlurmView
     from slimsched.jobs.slurm import controller
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with controller.sole_controller(site.preflight.cluster, site.partition):
+    with controller.sole_controller(site.preflight.cluster, site.options.partition):
         path = _log_path(options.out or Path("runs") / time.strftime("slurm-%Y%m%d-%H%M%S"))
         with LogWriter(path, site.setting.header()) as log:
             controller.run(
-                site.controller(site.client, LiveView(log, site.clock, as_json=as_json)),
+                site.controller(site.client, SlurmView(log, site.options.speed, as_json=as_json)),
                 look=site.look,
-                clock=site.clock,
+                speed=site.options.speed,
                 poll_s=options.poll_s,
                 stop=stop,
                 until_idle=options.until_idle,
@@ -118,13 +106,13 @@ def _log_path(folder: Path) -> Path:
 @with_options
 def submit(
     script: Annotated[list[str], typer.Argument(help="Batch script and its arguments.")],
-    gpus: Annotated[Count, typer.Option(help="GPUs of the gang, in all.")],
-    model: Annotated[str, typer.Option(help="What it trains: how much the network matters.")] = "",
-    tenant: Annotated[str, typer.Option(help="Whose quota it counts against; else the user.")] = "",
-    name: Annotated[str | None, typer.Option(help="The job's name.")] = None,
+    gpus: Annotated[Count, "GPUs of the gang, in all."],
+    model: Annotated[str, "What it trains: how much the network matters."] = "",
+    tenant: Annotated[str, "Whose quota it counts against; else the user."] = "",
+    name: Annotated[str | None, "The job's name."] = None,
     time_limit: Annotated[str | None, typer.Option("--time", help="Time limit, as for sbatch.")] = None,
     partition: Partition = None,
-    sbatch: Annotated[list[str] | None, typer.Option(help="One more option for sbatch.")] = None,
+    sbatch: Annotated[list[str] | None, "One more option for sbatch."] = None,
     model_file: ModelFile = None,
     conf: Conf = None,
     as_json: AsJson = False,
@@ -140,16 +128,13 @@ def submit(
 
       slim jobs submit --gpus 8 --sbatch=--cpus-per-gpu=4 train.sh
     """
-    from slimsched.jobs.slurm.wire import JobRequest as Request
-    from slimsched.jobs.slurm.wire import SlurmClient
-
     known = read_models(model_file)
     if model and model not in known:
         raise UnknownNameError("model", model, tuple(known))
     job_id = SlurmClient(conf=conf).submit(
         script,
         gpus=gpus,
-        request=Request(model=model, tenant=tenant),
+        request=JobRequest(model=model, tenant=tenant),
         name=name,
         partition=partition,
         limit=time_limit,
@@ -162,8 +147,8 @@ def submit(
 def victims(
     slurm: SlurmOptions,
     job: Annotated[str | None, typer.Argument(help="A job that waits; or give --gpus.")] = None,
-    gpus: Annotated[Count | None, typer.Option(help="GPUs of a gang that you think of.")] = None,
-    model: Annotated[str, typer.Option(help="The model that this gang trains.")] = "",
+    gpus: Annotated[Count | None, "GPUs of a gang that you think of."] = None,
+    model: Annotated[str, "The model that this gang trains."] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show whom the policy would stop to start a gang now, and where it would run; touch nothing.
@@ -174,14 +159,12 @@ def victims(
 
       slim jobs victims --gpus 32 --model bert
     """
-    from slimsched.cli.jobs import slurm_site as view
-    from slimsched.cli.jobs.slurm_site import find_site
-    from slimsched.jobs.domain import Job
+    from slimsched.cli.jobs import slurm_site
     from slimsched.jobs.slurm import controller
 
     if (job is None) == (gpus is None):
         raise ConfigError("name one waiting job, or give --gpus for a gang that you think of")
-    site = find_site(slurm)
+    site = slurm_site.find_site(slurm)
     seen = site.look()
     waiting = {job_id: observed.job for job_id, observed in seen.jobs.items() if observed.waits}
     if gpus is not None:
@@ -190,4 +173,6 @@ def victims(
         gang = waiting[job]
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
-    view.show_outlook(controller.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)
+    slurm_site.show_outlook(
+        controller.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json
+    )

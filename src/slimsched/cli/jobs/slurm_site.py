@@ -16,38 +16,21 @@ from slimsched.cli.jobs.workload import SlurmOptions, read_models, read_quotas
 from slimsched.core.clock import Wake, WakeAt
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Observer
-from slimsched.jobs.domain import Placement, fabric_named
-from slimsched.jobs.scheduler.messages import (
-    JobFinished,
-    JobFoundRunning,
-    JobPreempted,
-    JobSubmitted,
-    LiveCommand,
-    LiveEvent,
-    NodeDown,
-    NodeUp,
-    PreemptJob,
-    Rebuilt,
-    RefuseJob,
-    StartFailed,
-    StartJob,
-)
+from slimsched.jobs.domain import fabric_named, where
+from slimsched.jobs.scheduler import messages
+from slimsched.jobs.scheduler.messages import LiveCommand, LiveEvent
 from slimsched.jobs.setting import POLICIES, SchedulerSetting
 from slimsched.jobs.slurm import controller
-from slimsched.jobs.slurm.controller import Clock, Outlook, Patience, Preflight, SlurmController, observe
-from slimsched.jobs.slurm.controller import DryRun as Plan
-from slimsched.jobs.slurm.controller import SlurmSnapshot as Observation
+from slimsched.jobs.slurm.controller import SlurmController, SlurmSnapshot
 from slimsched.jobs.slurm.wire import SlurmClient
-
-# -- Shows what happens, or would happen, on Slurm: lines and tables for people, JSON for machines.
 
 
 class SlurmView:
     """An observer that tells of every event and command as it happens, and passes it on to the log."""
 
-    def __init__(self, log: Observer, clock: Clock, *, as_json: bool) -> None:
+    def __init__(self, log: Observer, speed: float, *, as_json: bool) -> None:
         self._log = log
-        self._clock = clock
+        self._speed = speed
         self._as_json = as_json
         self._console = Console(stderr=True)
 
@@ -59,34 +42,34 @@ class SlurmView:
                 line = msgspec.json.encode({"now_s": now_s, **msgspec.to_builtins(news)})
                 print(line.decode(), flush=True)
             elif text := sentence(news):
-                at = time.strftime("%H:%M:%S", time.localtime(self._clock.unix_s(now_s)))
+                at = time.strftime("%H:%M:%S", time.localtime(now_s / self._speed))
                 self._console.print(f"[dim]{at}[/dim] {text}", highlight=False)
 
 
 def sentence(news: LiveEvent | LiveCommand) -> str:
     """Put an event or command into words; wake-ups need none."""
     match news:
-        case StartJob(job_id=job_id, placement=placement):
+        case messages.StartJob(job_id=job_id, placement=placement):
             return f"start   {job_id} on {where(placement)}"
-        case PreemptJob(job_id=job_id, reason=reason):
+        case messages.PreemptJob(job_id=job_id, reason=reason):
             return f"stop    {job_id}: {reason}"
-        case JobSubmitted(job=job):
+        case messages.JobSubmitted(job=job):
             return f"waits   {job.id}: {job.gpus} GPUs {job.model}"
-        case JobFoundRunning(job=job, placement=placement):
+        case messages.JobFoundRunning(job=job, placement=placement):
             return f"runs    {job.id} on {where(placement)}"
-        case JobFinished(job_id=job_id):
+        case messages.JobFinished(job_id=job_id):
             return f"done    {job_id}"
-        case JobPreempted(job_id=job_id, served_s=served_s):
+        case messages.JobPreempted(job_id=job_id, served_s=served_s):
             return f"stopped {job_id} after {served_s:.0f} s of service; it waits again"
-        case StartFailed(job_id=job_id, reason=reason):
+        case messages.StartFailed(job_id=job_id, reason=reason):
             return f"failed  {job_id} did not start: {reason}"
-        case Rebuilt(reason=reason):
+        case messages.Rebuilt(reason=reason):
             return f"look    state taken from Slurm: {reason}"
-        case NodeDown(machine=machine):
+        case messages.NodeDown(machine=machine):
             return f"down    {machine}"
-        case NodeUp(machine=machine):
+        case messages.NodeUp(machine=machine):
             return f"up      {machine}"
-        case RefuseJob(job_id=job_id, reason=reason):
+        case messages.RefuseJob(job_id=job_id, reason=reason):
             return f"refused {job_id}: {reason}"
         case Wake() | WakeAt():
             return ""
@@ -94,7 +77,7 @@ def sentence(news: LiveEvent | LiveCommand) -> str:
             assert_never(news)
 
 
-def show_plan(plan: Plan, *, as_json: bool) -> None:
+def show_plan(plan: controller.DryRun, *, as_json: bool) -> None:
     """Show what a dry run would do."""
     if as_json:
         print(msgspec.json.encode(plan).decode())
@@ -108,7 +91,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
         console.print(f"[dim]  {call}[/dim]", highlight=False)
 
 
-def show_outlook(outlook: Outlook, seen: Observation, *, as_json: bool) -> None:
+def show_outlook(outlook: controller.Outlook, seen: SlurmSnapshot, *, as_json: bool) -> None:
     """Show whom a gang would displace, where it would run, or why it waits."""
     if as_json:
         print(msgspec.json.encode(outlook).decode())
@@ -128,36 +111,26 @@ def show_outlook(outlook: Outlook, seen: Observation, *, as_json: bool) -> None:
         console.print(f"It would wait: {outlook.explanation.reason}.", highlight=False)
 
 
-def where(placement: Placement) -> str:
-    """Put a placement into words."""
-    return ", ".join(f"{name}×{gpus}" for name, gpus in placement)
-
-
 class SlurmSite(Struct, frozen=True, kw_only=True):
     """A Slurm that was looked at, and how to schedule it."""
 
     client: SlurmClient
-    preflight: Preflight
-    partition: str | None
-    clock: Clock
+    preflight: controller.Preflight
+    options: SlurmOptions
     setting: SchedulerSetting
-    patience: Patience
+    patience_s: float
     warn: Callable[[str], None]
 
-    def look(self) -> Observation:
+    def look(self) -> SlurmSnapshot:
         """Look at Slurm once."""
-        return observe(
-            self.client,
-            racks=self.preflight.racks,
-            partition=self.partition,
-            unix_s=time.time(),
-            clock=self.clock,
-        )
+        partition, speed = self.options.partition, self.options.speed
+        racks, unix_s = self.preflight.racks, time.time()
+        return controller.observe(self.client, racks=racks, partition=partition, unix_s=unix_s, speed=speed)
 
-    def controller(self, client: SlurmClient, observer: Observer | None) -> SlurmController:
+    def controller(self, client: SlurmClient, observer: Observer | None = None) -> SlurmController:
         """Make a controller that knows nothing yet."""
         return SlurmController(
-            client=client, setting=self.setting, patience=self.patience, observer=observer, warn=self.warn
+            client=client, setting=self.setting, patience_s=self.patience_s, observer=observer, warn=self.warn
         )
 
 
@@ -170,8 +143,6 @@ def find_site(
             f"policy '{options.policy}' must be told how long jobs take, which Slurm cannot; take another"
         )
     fabric = fabric_named(options.network)
-    if options.speed <= 0:
-        raise ConfigError(f"speed {options.speed:g} is not positive; 1 is real time")
     client = SlurmClient(conf=options.conf)
     checked = controller.check(client, partition=options.partition)
     for warning in checked.warnings:
@@ -179,8 +150,7 @@ def find_site(
     return SlurmSite(
         client=client,
         preflight=checked,
-        partition=options.partition,
-        clock=Clock(speed=options.speed),
+        options=options,
         setting=SchedulerSetting(
             engine="slurm",
             policy=options.policy,
@@ -189,6 +159,6 @@ def find_site(
             models=read_models(options.model_file),
             quotas=read_quotas(options.quota),
         ),
-        patience=Patience(start_s=patience_s),
+        patience_s=patience_s,
         warn=warn,
     )

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,15 +14,18 @@ from slimsched.cli.jobs.workload import (
     ModelFile,
     Network,
     Partition,
-    progress_bar,
+    policy_names,
     read_models,
 )
 from slimsched.cli.options import AsJson, file_to_write, with_options
+from slimsched.cli.progress import count_bar
 from slimsched.core.config import ConfigError, Count, PositiveSeconds
+from slimsched.jobs.domain import Topology, fabric_named
+from slimsched.jobs.slurm.records import read_slurm_records
+from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain import Topology
-    from slimsched.jobs.whatif import Past, Question, WhatIf, World
+    from slimsched.jobs.whatif import Past, Question, World
 
 ONE_RACK = "one"
 
@@ -30,26 +33,15 @@ ONE_RACK = "one"
 class OwnCluster(Struct, frozen=True, kw_only=True):
     """Slurm's own files about a cluster and its past."""
 
-    sacct: Annotated[
-        Path, typer.Option("--sacct", help="Output of sacct --parsable2, or of squeue --json --states=all.")
-    ]
-    nodes: Annotated[Path, typer.Option("--nodes", help="slurm.conf: machines, GPUs, partitions, scheduler.")]
-    topology: Annotated[
-        Path | None, typer.Option("--topology", help="topology.conf: its leaf switches are the racks.")
-    ] = None
+    sacct: Annotated[Path, "Output of sacct --parsable2, or of squeue --json --states=all."]
+    nodes: Annotated[Path, "slurm.conf: machines, GPUs, partitions, scheduler."]
+    topology: Annotated[Path | None, "topology.conf: its leaf switches are the racks."] = None
     partition: Partition = None
-    days: Annotated[
-        PositiveSeconds, typer.Option("--days", help="Jobs of the last N days count in figures.")
-    ] = 30.0
-    present: Annotated[
-        str | None,
-        typer.Option("--present", help="The policy that stands for today's; else by SchedulerType."),
-    ] = None
+    days: Annotated[PositiveSeconds, "Jobs of the last N days count in figures."] = 30.0
+    present: Annotated[str | None, "The policy that stands for today's; else by SchedulerType."] = None
 
     def read(self) -> "tuple[Past, str, dict[str, int]]":
         """Return the past, the policy that stands for the present, and what was left out, by reason."""
-        from slimsched.jobs.slurm.records import read_slurm_records
-        from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
         from slimsched.jobs.whatif import Past
 
         files = read_slurm_conf(self.nodes)
@@ -70,31 +62,23 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
 class Alternatives(Struct, frozen=True, kw_only=True):
     """What to try instead, and what to assume about jobs."""
 
-    policies: Annotated[
-        str, typer.Option("--policies", help="Policies to try; users and sizes are shown for the last.")
-    ] = "fit-first,tiresias,dally"
-    also: Annotated[
-        list[Path] | None, typer.Option("--also", help="Another topology.conf to try; repeat it for more.")
-    ] = None
+    policies: Annotated[str, "Policies to try; users and sizes are shown for the last."] = (
+        "fit-first,tiresias,dally"
+    )
+    also: Annotated[list[Path] | None, "Another topology.conf to try; repeat it for more."] = None
     network: Network = DEFAULT_NETWORK
-    models: Annotated[
-        str | None,
-        typer.Option("--models", help="Models that jobs without one draw from, or none: no traffic."),
-    ] = None
+    models: Annotated[str | None, "Models that jobs without one draw from, or none: no traffic."] = None
     model_file: ModelFile = None
-    seeds: Annotated[Count, typer.Option("--seeds", help="Draws of the models that nobody names.")] = 3
+    seeds: Annotated[Count, "Draws of the models that nobody names."] = 3
 
     def question(self, topology: "Topology", present: str) -> "Question":
         """Put it together; names are checked."""
-        from slimsched.jobs.domain import fabric_named
         from slimsched.jobs.setting import POLICIES
         from slimsched.jobs.simulated.comparison import JobSetting
         from slimsched.jobs.traces.models import MEASURED
         from slimsched.jobs.whatif import Question
 
-        names = tuple(name.strip() for name in self.policies.split(",") if name.strip())
-        if not names:
-            raise ConfigError("no policy given; name some with --policies, such as tiresias,dally")
+        names = policy_names(self.policies)
         for name in (present, *names):
             POLICIES.make(name)
         fabric_named(self.network)
@@ -114,7 +98,6 @@ class Alternatives(Struct, frozen=True, kw_only=True):
 
     def _worlds(self, topology: "Topology") -> "tuple[World, ...]":
         """Other racks given by the user, all machines in one rack, and a fast network."""
-        from slimsched.jobs.traces.clusters import read_racks, slurm_topology
         from slimsched.jobs.whatif import World
 
         machines = {machine.name: machine.gpus for machine in topology.machines}
@@ -159,25 +142,14 @@ def whatif(
 
     past, present, left_out = cluster.read()
     question = alternatives.question(past.topology, present)
-    done = 0
-    with progress_bar("simulating", total=question.runs, quiet=as_json) as show:
-
-        def progress(text: str) -> None:
-            nonlocal done
-            done += 1
-            show(done, text)
-
-        found = answer(past, question, left_out, progress)
+    with count_bar("simulating", question.runs, quiet=as_json) as bar:
+        show = lambda text: bar.update(bar.task_ids[0], advance=1, description=text)  # noqa: E731
+        found = answer(past, question, left_out, show)
     out.write_text(whatif_page(found), encoding="utf-8")
     if as_json:
-        print(json.dumps(_plain(found), indent=1))
+        verdict = {"differences": found.differences(), "agrees": found.agrees()}
+        print(json.dumps({**msgspec.to_builtins(found), **verdict}, indent=1))
         return
     for line in in_short(found):
         Console().print(line, highlight=False)
     Console().print(f"written: {out}", highlight=False)
-
-
-def _plain(found: "WhatIf") -> dict[str, Any]:
-    """Return the answer as plain objects, with the verdict on the present."""
-    plain: dict[str, Any] = msgspec.to_builtins(found)
-    return {**plain, "differences": found.differences(), "agrees": found.agrees()}

@@ -1,40 +1,31 @@
 """The options of commands that simulate jobs: which trace, on which cluster, under which network."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from msgspec import Struct
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from slimsched.cli.options import Seed
 from slimsched.core.config import ConfigError, Count, CountOrZero, Factor, FailureRate, UnknownNameError
+from slimsched.jobs.domain import Job, Topology, TrainingModel, fabric_named
+from slimsched.jobs.traces.clusters import read_cluster
 
 if TYPE_CHECKING:
-    from slimsched.jobs.domain import Job, Topology, TrainingModel
     from slimsched.jobs.simulated.cluster import Sharing
     from slimsched.jobs.simulated.comparison import JobSetting
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
-Cluster = Annotated[
-    str, typer.Option("--cluster", help="A shipped cluster (racks-512, racks-64, tiresias-16) or a file.")
-]
-Network = Annotated[str, typer.Option("--network", help="fast, oversubscribed or congested.")]
+Cluster = Annotated[str, "A shipped cluster (racks-512, racks-64, tiresias-16) or a file."]
+Network = Annotated[str, "fast, oversubscribed or congested."]
 DEFAULT_NETWORK = "congested"
 """What every command assumes unless told otherwise."""
-ModelFile = Annotated[
-    Path | None, typer.Option("--model-file", help="A TOML file with training models of your own.")
-]
-PolicyName = Annotated[
-    str, typer.Option("--policy", help="A policy: NAME, NAME:OPTION=VALUE, or your own as FILE.py:Class.")
-]
-Quota = Annotated[
-    list[str] | None, typer.Option("--quota", help="TENANT=GPUS; repeat it for further tenants.")
-]
+ModelFile = Annotated[Path | None, "A TOML file with training models of your own."]
+PolicyName = Annotated[str, "A policy: NAME, NAME:OPTION=VALUE, or your own as FILE.py:Class."]
+Quota = Annotated[list[str] | None, "TENANT=GPUS; repeat it for further tenants."]
 
 GENERATED_JOBS = 5000
 
@@ -44,49 +35,27 @@ class Workload(Struct, frozen=True, kw_only=True):
 
     trace: Annotated[
         str,
-        typer.Option(
-            "--trace",
-            help="helios, tiresias (from the data folder), generated, or a CSV "
-            "(Helios, Philly, PAI, Tiresias, sacct; ARCHIVE.tar.gz#FILE).",
-        ),
+        "helios, tiresias (from the data folder), generated, or a CSV "
+        "(Helios, Philly, PAI, Tiresias, sacct; ARCHIVE.tar.gz#FILE).",
     ] = "generated"
     cluster: Cluster = "racks-512"
-    gpus: Annotated[
-        Count | None,
-        typer.Option("--gpus", help="Instead of a cluster, a flat pool of N GPUs: counted only."),
-    ] = None
+    gpus: Annotated[Count | None, "Instead of a cluster, a flat pool of N GPUs: counted only."] = None
     network: Network = DEFAULT_NETWORK
-    links: Annotated[
-        str, typer.Option("--links", help="How gangs share links: fair, shifted in time, or by priority.")
-    ] = "fair"
-    arrivals: Annotated[
-        str, typer.Option("--arrivals", help="trace (as recorded), batch (all at once) or poisson.")
-    ] = "trace"
-    load: Annotated[
-        Factor, typer.Option("--load", help="Offered load of poisson arrivals; 1 needs all GPUs.")
-    ] = 1.0
-    jobs: Annotated[
-        CountOrZero, typer.Option("--jobs", help="Jobs to take from the trace, in a row; 0 takes all.")
-    ] = 0
+    links: Annotated[str, "How gangs share links: fair, shifted in time, or by priority."] = "fair"
+    arrivals: Annotated[str, "trace (as recorded), batch (all at once) or poisson."] = "trace"
+    load: Annotated[Factor, "Offered load of poisson arrivals; 1 needs all GPUs."] = 1.0
+    jobs: Annotated[CountOrZero, "Jobs to take from the trace, in a row; 0 takes all."] = 0
     seed: Seed = 0
-    failures: Annotated[
-        FailureRate, typer.Option("--failures", help="Failures per machine and day; a repair takes an hour.")
-    ] = 0.0
+    failures: Annotated[FailureRate, "Failures per machine and day; a repair takes an hour."] = 0.0
     quota: Quota = None
     models: Annotated[
-        str | None,
-        typer.Option(
-            "--models",
-            help="Models that jobs without one draw from, comma-separated; see `slim jobs models`.",
-        ),
+        str | None, "Models that jobs without one draw from, comma-separated; see `slim jobs models`."
     ] = None
     model_file: ModelFile = None
     data: Data = None
 
     def topology(self) -> "Topology":
         """Read the cluster, or make the flat pool."""
-        from slimsched.jobs.domain import Topology
-
         if self.gpus is None:
             return read_cluster_named(self.cluster)
         return Topology.pool(self.gpus)
@@ -125,7 +94,6 @@ class Workload(Struct, frozen=True, kw_only=True):
         return setting, prepare(self.read_jobs(topology), setting, self.seed)
 
     def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
-        from slimsched.jobs.domain import fabric_named
         from slimsched.jobs.simulated.cluster import SHARINGS
         from slimsched.jobs.simulated.comparison import JobSetting
         from slimsched.jobs.traces.models import ARRIVALS, MEASURED
@@ -154,7 +122,6 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 def read_cluster_named(cluster: str) -> "Topology":
     """Read a shipped cluster, or one from a file."""
-    from slimsched.jobs.traces.clusters import read_cluster
     from slimsched.serving.scenario.files import CONFIGS
 
     shipped = CONFIGS / "clusters" / f"{cluster}.toml"
@@ -183,6 +150,14 @@ def warn_of_unknown_models(jobs: "Iterable[Job]", known: "Mapping[str, TrainingM
         )
 
 
+def policy_names(policies: str) -> tuple[str, ...]:
+    """Read names that are separated by commas."""
+    names = tuple(name.strip() for name in policies.split(",") if name.strip())
+    if not names:
+        raise ConfigError("no policy given; name some with --policies, such as tiresias,dally")
+    return names
+
+
 def read_quotas(quota: list[str] | None) -> dict[str, int]:
     """Read texts such as 'alice=64'."""
     quotas: dict[str, int] = {}
@@ -194,25 +169,12 @@ def read_quotas(quota: list[str] | None) -> dict[str, int]:
     return quotas
 
 
-@contextmanager
-def progress_bar(text: str, *, total: int, quiet: bool) -> Iterator[Callable[[int, str], None]]:
-    """Show a bar on standard error; call what it gives with how much is done and with what to say."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as bar:
-        task = bar.add_task(text, total=total)
-        yield lambda done, words: bar.update(task, completed=done, description=words)
-
-
 # -- The options of commands that look at or drive a Slurm.
 
-Conf = Annotated[
-    Path | None, typer.Option("--conf", help="The cluster's slurm.conf; else SLURM_CONF or /etc/slurm.")
-]
-Partition = Annotated[
-    str | None, typer.Option("--partition", help="Only this partition's jobs and machines.")
-]
+Conf = Annotated[Path | None, "The cluster's slurm.conf; else SLURM_CONF or /etc/slurm."]
+Partition = Annotated[str | None, "Only this partition's jobs and machines."]
 
-Speed = Annotated[Factor, typer.Option("--speed", help="Scheduler's seconds per second; above 1 for demos.")]
+Speed = Annotated[Factor, "Scheduler's seconds per second; above 1 for demos."]
 
 
 class SlurmOptions(Struct, frozen=True, kw_only=True):

@@ -14,11 +14,6 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz"
 MD5 = "03b5dce01913d631647c71ecec9e9cb8"
 
 
-@app.callback()
-def root() -> None:
-    """Commands for data sets."""
-
-
 @app.command()
 def fetch(
     data: Annotated[Path, typer.Option("--data", envvar="SLIM_DATA", help="Folder to put it in.")] = Path(

@@ -1,4 +1,4 @@
-"""What `slim model evaluate`, `info` and `pareto` do with a model folder, or with a trained network."""
+"""What `slim model evaluate`, `info` and `pareto` do with a model folder, or with a shipped model."""
 
 import json
 import os
@@ -7,34 +7,55 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.models.tables import accuracy_table, by_kind, read_plans
+from slimsched.cli.models.tables import facts_table, plan_rows, plan_table
 from slimsched.cli.progress import example_bar
 from slimsched.core.config import ConfigError, DataError
-from slimsched.models.data.dataset import scored_images
-from slimsched.models.elastic import pick_device
-from slimsched.models.evaluate import Evaluator, accuracy_percent
-from slimsched.models.loading import load
-from slimsched.models.package import network_figures, network_spec
-from slimsched.models.pareto import CostFront, FrontPoint
-from slimsched.models.quality import write_quality
-from slimsched.models.shipped import PUBLISHED_PERCENT, shipped_folder
+from slimsched.models.data.dataset import Inputs, read_inputs, scored_images
+from slimsched.models.elastic import example_inputs, pick_device
+from slimsched.models.evaluate import agreement_name, image_inputs, measure
+from slimsched.models.loading import load_model, trained_model
+from slimsched.models.package import (
+    CARD,
+    QUALITY,
+    ModelCard,
+    is_trained,
+    profile_paths,
+    read_card,
+    read_figures,
+    read_quality,
+    read_spec,
+)
+from slimsched.models.quality import CostFront, FrontPoint, QualityTable, write_quality
+from slimsched.models.shipped import (
+    PUBLISHED_PERCENT,
+    default_card,
+    default_figures,
+    default_quality,
+    default_spec,
+    find_folder,
+)
+from slimsched.models.spec import DEFAULT_MODEL, SHIPPED_MODELS, ModelFigures, ModelSpec
 from slimsched.models.spec import Path as Plan
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.request import Key
 from slimsched.serving.scenario.files import CONFIGS, load_profile
 
 if TYPE_CHECKING:
     from slimsched.cli.models.options import EvaluateOptions
-    from slimsched.models.data.dataset import Inputs
-    from slimsched.models.spec import ModelSpec
 
 # -- `slim model pareto` with several models or devices: fronts by arithmetic, device time and energy.
 
 ARITHMETIC = "million multiply-accumulates per example"
+
+
+Cost = Callable[[ServedModel, Plan], float]
 
 
 def cost_fronts(models: Sequence[ServedModel], devices: Sequence[str]) -> list[CostFront]:
@@ -42,16 +63,45 @@ def cost_fronts(models: Sequence[ServedModel], devices: Sequence[str]) -> list[C
 
     Time is the least device time per example over batch sizes and concurrency; energy is above idle.
     """
-    fronts = [_front(ARITHMETIC, models, {model.name: _macs(model) for model in models})]
+    fronts = [_front(ARITHMETIC, models, lambda model, plan: model.figures.plan_macs(model.spec, plan) / 1e6)]
     for device in devices:
         profiles = {model.name: load_profile(device, model, Path(CONFIGS)) for model in models}
-        scale, unit = (1e6, "µs") if _longest_s(models, profiles) < 1e-3 else (1e3, "ms")
-        times = {model.name: _time(model, profiles[model.name], scale) for model in models}
-        fronts.append(_front(f"{unit} of {device} per example", models, times))
+        time_s = _summed(models, profiles, Profile.work_s)
+        longest_s = max(time_s(model, model.spec.widest) for model in models)
+        scale, unit = (1e6, "µs") if longest_s < 1e-3 else (1e3, "ms")
+        fronts.append(_front(f"{unit} of {device} per example", models, time_s, scale))
         if all("modelled" not in profile.energy_source for profile in profiles.values()):
-            energy = {model.name: _energy(model, profiles[model.name]) for model in models}
-            fronts.append(_front(f"mJ above idle per example, {device}", models, energy))
+            energy_j = _summed(models, profiles, Profile.least_energy_j)
+            fronts.append(_front(f"mJ above idle per example, {device}", models, energy_j, 1e3))
     return fronts
+
+
+def _summed(
+    models: Sequence[ServedModel],
+    profiles: dict[str, Profile],
+    figure: Callable[[Profile, Key, int], float],
+) -> Cost:
+    """Return the cost of a plan that is the sum of a figure of its steps, at the largest batch measured."""
+    by_key = {
+        model.name: {key: figure(profile, key, profile.batches[-1]) for key in model.keys.values()}
+        for model in models
+        for profile in [profiles[model.name]]
+    }
+    return lambda model, plan: sum(by_key[model.name][key] for key in model.legs(plan))
+
+
+def _front(name: str, models: Sequence[ServedModel], cost: Cost, scale: float = 1.0) -> CostFront:
+    points = [
+        FrontPoint(
+            model=model.name,
+            plan=model.spec.text(plan),
+            cost=scale * cost(model, plan),
+            accuracy_percent=round(100 * model.measured.accuracy(plan), 2),
+        )
+        for model in models
+        for plan in model.spec.plans
+    ]
+    return CostFront(cost=name, points=tuple(points))
 
 
 def fronts_table(fronts: Sequence[CostFront]) -> None:
@@ -71,64 +121,29 @@ def fronts_table(fronts: Sequence[CostFront]) -> None:
         console.print(table)
 
 
-Cost = Callable[[Plan], float]
+# -- `slim model info`: what a model holds.
+
+CARD_FACTS = "scored_on", "accuracy_percent", "epochs", "training_s", "trained_on", "weights_sha256", "notes"
+"""What the card of a trained network says beside its shape, in the order shown."""
 
 
-def _front(cost: str, models: Sequence[ServedModel], by_model: dict[str, Cost]) -> CostFront:
-    points = [
-        FrontPoint(
-            model=model.name,
-            plan=model.spec.text(plan),
-            cost=by_model[model.name](plan),
-            accuracy_percent=round(100 * model.measured.accuracy(plan), 2),
-        )
-        for model in models
-        for plan in model.spec.plans
-    ]
-    return CostFront(cost=cost, points=tuple(points))
-
-
-def _macs(model: ServedModel) -> Cost:
-    return lambda plan: model.figures.plan_macs(model.spec, plan) / 1e6
-
-
-def _time(model: ServedModel, profile: Profile, scale: float) -> Cost:
-    work_s = {key: profile.work_s(key, profile.batches[-1]) for key in model.keys.values()}
-    return lambda plan: scale * sum(work_s[key] for key in model.legs(plan))
-
-
-def _energy(model: ServedModel, profile: Profile) -> Cost:
-    energy_j = {key: profile.least_energy_j(key, profile.batches[-1]) for key in model.keys.values()}
-    return lambda plan: 1e3 * sum(energy_j[key] for key in model.legs(plan))
-
-
-def _longest_s(models: Sequence[ServedModel], profiles: dict[str, Profile]) -> float:
-    return max(_time(model, profiles[model.name], 1.0)(model.spec.widest) for model in models)
-
-
-# -- `slim model info DIR`: what a model folder holds.
-
-
-def show_folder(folder: Path, *, as_json: bool = False) -> None:
+def show(source: str, *, as_json: bool) -> None:
     """Print the spec, the plans with figures and quality, and the profiles. Runs none of the model's code."""
-    from slimsched.cli.models.tables import plan_rows, plan_table
-    from slimsched.models.package import profile_paths, read_figures, read_quality, read_spec
-    from slimsched.models.quality import QualityTable
-    from slimsched.models.spec import ModelFigures
-
-    spec = read_spec(folder)
-    missing: list[str] = []
+    folder, card, spec = _find(source)
     figures: ModelFigures | None = None
     quality: QualityTable | None = None
-    try:
-        figures = read_figures(folder, spec)
-    except DataError as error:
-        missing.append(str(error))
-    try:
-        quality = read_quality(folder, spec)
-    except DataError as error:
-        missing.append(str(error))
-    profiles = [path.stem for path in profile_paths(folder)]
+    missing: list[str] = []
+    if folder is None:
+        figures, quality = default_figures(), default_quality()
+    else:
+        try:
+            figures = read_figures(folder, spec)
+        except DataError as error:
+            missing.append(str(error))
+        try:
+            quality = read_quality(folder, spec)
+        except DataError as error:
+            missing.append(str(error))
     facts: dict[str, Any] = {
         "name": spec.name,
         "version": spec.version,
@@ -141,149 +156,112 @@ def show_folder(folder: Path, *, as_json: bool = False) -> None:
         "nested": spec.nested,
         "quality": quality.name if quality else None,
         "examples": quality.examples if quality else 0,
-        "profiles": profiles,
+        "profiles": [path.stem for path in profile_paths(folder)] if folder is not None else [],
         "missing": missing,
     }
+    if card is not None:
+        known = msgspec.to_builtins(card)
+        facts |= known["shape"] | {name: known[name] for name in CARD_FACTS}
+    accuracy = {plan: quality.accuracy(plan) for plan in spec.plans} if quality is not None else None
+    rows = plan_rows(spec, figures, None, accuracy)
     if as_json:
-        typer.echo(json.dumps(facts | {"plans": plan_rows(spec, figures, None, quality)}))
+        typer.echo(json.dumps(facts | {"plans": rows}))
         return
     console = Console(highlight=False)
-    console.print(_facts_table(facts))
-    console.print(plan_table(spec, figures, None, quality))
+    console.print(facts_table(facts, without=("missing",)))
+    console.print(plan_table(spec, rows))
     for one in missing:
         console.print(one, markup=False)
 
 
-def _facts_table(facts: dict[str, Any]) -> Table:
-    table = Table(show_header=False, title=facts["name"], title_justify="left")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for key, value in facts.items():
-        if key in ("name", "missing") or value in (None, "", []):
-            continue
-        lines = value if isinstance(value, list) else [value]
-        if isinstance(value, bool):
-            lines = ["yes" if value else "no"]
-        table.add_row(key.replace("_", " "), "\n".join(str(line) for line in lines))
-    return table
+def _find(source: str) -> tuple[Path | None, ModelCard | None, ModelSpec]:
+    """Return a model's folder (the default model has none), its card if it was trained here, and its spec."""
+    if source == DEFAULT_MODEL:
+        return None, default_card(), default_spec()
+    folder = find_folder(source)
+    card = read_card(folder / CARD) if is_trained(folder) else None
+    return folder, card, read_spec(folder)
 
 
-# -- `slim model evaluate` without a folder: the accuracy of a trained network, the shipped one by default.
+# -- `slim model evaluate`: which answers of which plans are right.
 
 
-def evaluate_trained(options: "EvaluateOptions", *, as_json: bool) -> None:
-    """Score the plans on test images and print a table, or JSON."""
-    data = options.data or (Path(os.environ["SLIM_DATA"]) if "SLIM_DATA" in os.environ else None)
-    if data is None:
-        raise ConfigError("name the test images with --data or SLIM_DATA")
-    trained, model = load(options.model), options.model
-    card = trained.card
-    spec = network_spec(card.shape, card.name, card.classes)
-    plans = read_plans(options.widths, spec)
-    if options.bits is not None and plans != list(spec.plans):
-        raise ConfigError(f"--bits stores all {len(spec.plans)} plans; add --widths all")
-    is_shipped = model is None or shipped_folder(str(model)) is not None
-    run = None if model is None or is_shipped else model if model.is_dir() else model.parent
-    scored = scored_images(
-        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
-    )
-    evaluator = Evaluator(trained.net.to(pick_device(options.device)), card.colours)
-    widths = [tuple(float(name) for name in spec.text(plan).split(",")) for plan in plans]
-    with example_bar(f"{len(plans)} plans", len(scored.images)) as bar:
-        measured = evaluator.measured(
-            scored.images,
-            widths,
-            batch=options.batch,
-            advance=lambda done: bar.advance(bar.task_ids[0], done),
-        )
-    figures = network_figures(card.shape)
-    if options.bits is not None:
-        costs = [float(figures.plan_macs(spec, plan)) for plan in plans]
-        confidences = measured.confidences(plans.index(spec.widest), costs)
-        write_quality(options.bits, measured.correct, confidences=confidences)
-    percent = {plan: accuracy_percent(row) for plan, row in zip(plans, measured.correct, strict=True)}
-    if as_json:
-        by_text = {spec.text(plan): value for plan, value in percent.items()}
-        typer.echo(json.dumps({**by_kind(by_text), "scored_on": scored.description}))
-        return
-    published = PUBLISHED_PERCENT if is_shipped else {}
-    accuracy_table(percent, spec, figures, scored_on=scored.description, published=published)
+def evaluate(source: str, options: "EvaluateOptions", *, as_json: bool) -> None:
+    """Run plans on labelled data, or compare them with the widest one.
 
-
-# -- `slim model evaluate DIR`: measure what each plan of a model folder is worth, and write quality.npz.
-
-
-def evaluate_folder(
-    folder: Path,
-    data: Path | None,
-    *,
-    agreement: bool = False,
-    examples: int = 256,
-    batch: int = 64,
-    device: str = "auto",
-    as_json: bool = False,
-) -> None:
-    """Run every plan on labelled data, or compare every plan with the widest one."""
-    from slimsched.cli.models.tables import plan_rows, plan_table
-    from slimsched.cli.progress import example_bar
-    from slimsched.models.data.dataset import Inputs
-    from slimsched.models.elastic import example_inputs, pick_device
-    from slimsched.models.evaluate import agreement_name, measure_accuracy, measure_agreement
-    from slimsched.models.loading import load_model
-    from slimsched.models.package import QUALITY, read_figures, read_quality, read_spec
-    from slimsched.models.quality import write_quality
-    from slimsched.models.spec import ModelFigures
-
-    if data is None and not agreement:
-        raise ConfigError(
-            "name labelled data with --data, or add --agreement to compare plans with the widest one"
-        )
-    spec = read_spec(folder)
-    inputs, scored_on = _scored(folder, data, spec, labelled=not agreement)
-    model = load_model(folder)
+    If all plans ran, quality.npz is written into the model's folder; shipped models stay as they are.
+    """
+    folder, card, spec = _find(source)
+    shipped = source in SHIPPED_MODELS
+    plans = list(spec.plans)
+    if options.widths != ["all"] and (options.widths or shipped):
+        plans = list(dict.fromkeys(spec.path(text) for text in options.widths or PUBLISHED_PERCENT))
+    agreement = options.agreement
+    if agreement and spec.widest not in plans:
+        plans.append(spec.widest)
+    inputs, scored_on = _scored(options, spec, card, None if shipped else folder)
+    # A trained network is scored in single precision, as it was trained, on every device.
+    model = trained_model(folder, precision=torch.float32) if card or folder is None else load_model(folder)
     if inputs is None:
-        inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, examples)))
-    measure = measure_agreement if agreement else measure_accuracy
-    with example_bar(f"{len(spec.plans)} plans", len(inputs)) as bar:
+        inputs = Inputs(arrays=tuple(one.numpy() for one in example_inputs(model, options.examples)))
+    name = f"accuracy on {scored_on}"
+    if agreement:
+        name = agreement_name(spec, len(inputs), random=options.data is None)
+    with example_bar(f"{len(plans)} plans", len(inputs)) as bar:
         measured = measure(
             model,
             inputs,
-            batch=batch,
-            device=str(pick_device(device)),
+            plans=plans,
+            agreement=agreement,
+            batch=options.batch,
+            device=str(pick_device(options.device)),
             advance=lambda done: bar.advance(bar.task_ids[0], done),
         )
-    name = agreement_name(spec, len(inputs), random=data is None) if agreement else f"accuracy on {scored_on}"
-    texts = [spec.text(plan) for plan in spec.plans]
-    figures: ModelFigures | None = None
-    with suppress(DataError):  # the table then shows no arithmetic
-        figures = read_figures(folder, spec)
-    costs = [float(sum(plan)) if figures is None else figures.plan_macs(spec, plan) for plan in spec.plans]
-    confidences = measured.confidences(spec.plans.index(spec.widest), costs)
-    write_quality(folder / QUALITY, measured.correct, name=name, texts=texts, confidences=confidences)
-    quality = read_quality(folder, spec)
+    figures = default_figures() if folder is None else None
+    if folder is not None:
+        with suppress(DataError):  # the table then shows no arithmetic
+            figures = read_figures(folder, spec)
+    accuracy = dict(zip(plans, measured.correct.mean(axis=1).tolist(), strict=True))
+    rows = plan_rows(spec, figures, None, accuracy)
+    for row in rows:
+        if source == DEFAULT_MODEL and not agreement and row["plan"] in PUBLISHED_PERCENT:
+            row["paper"] = PUBLISHED_PERCENT[row["plan"]] / 100
+    written = None if shipped or plans != list(spec.plans) else folder
+    confidences = None
+    if written is not None:
+        costs = [float(row.get("macs", sum(plan))) for row, plan in zip(rows, plans, strict=True)]
+        confidences = measured.confidences(spec.plans.index(spec.widest), costs)
+        texts = [row["plan"] for row in rows]
+        write_quality(written / QUALITY, measured.correct, name=name, texts=texts, confidences=confidences)
     if as_json:
-        rows = plan_rows(spec, figures, None, quality)
         typer.echo(json.dumps({"name": name, "examples": len(inputs), "plans": rows}))
         return
     console = Console(highlight=False)
-    console.print(plan_table(spec, figures, None, quality))
+    console.print(plan_table(spec, rows))
     console.print(f"quality: {name}, {len(inputs)} examples", markup=False)
     if confidences is not None:
         console.print(f"how sure it is: {len(confidences.plans)} plans that are worth stopping at")
-    console.print(f"written: {folder / QUALITY}", soft_wrap=True)
+    if written is not None:
+        console.print(f"written: {written / QUALITY}", soft_wrap=True)
 
 
 def _scored(
-    folder: Path, data: Path | None, spec: "ModelSpec", *, labelled: bool
-) -> "tuple[Inputs | None, str]":
+    options: "EvaluateOptions", spec: ModelSpec, card: ModelCard | None, run: Path | None
+) -> tuple[Inputs | None, str]:
     """The examples to run, and what they are; of a trained network only pictures it was not trained on."""
-    from slimsched.models.data.dataset import Inputs, read_inputs, scored_images
-    from slimsched.models.package import is_trained
-
+    data = options.data
+    if data is None and not options.agreement:
+        if "SLIM_DATA" not in os.environ:
+            raise ConfigError(
+                "name labelled data with --data or SLIM_DATA, or add --agreement to compare plans with the "
+                "widest one"
+            )
+        data = Path(os.environ["SLIM_DATA"])
     if data is None:
         return None, ""
-    if not (labelled and data.is_dir() and is_trained(folder)):
-        return read_inputs(data, spec, labelled=labelled), data.name
-    scored = scored_images(data, side=spec.inputs[0].shape[1], classes=spec.labels, run=folder)
-    images = scored.images
-    return Inputs(arrays=(images.images,), labels=images.labels), scored.description
+    if card is None or options.agreement or not data.is_dir():
+        return read_inputs(data, spec, labelled=not options.agreement), data.name
+    scored = scored_images(
+        data, side=card.shape.image_size, classes=card.classes, run=run, everything=options.everything
+    )
+    return image_inputs(scored.images, len(card.classes)), scored.description

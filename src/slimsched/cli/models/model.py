@@ -13,16 +13,33 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slimsched.cli.models.options import DeviceOption, EvaluateOptions, ModelOption
+from slimsched.cli.models.options import DeviceOption, EvaluateOptions
 from slimsched.cli.options import AsJson, picture, with_options
-from slimsched.cli.serving.measure import DeviceOptions, MeasureOptions, measure
+from slimsched.cli.serving.measure import DeviceOptions, measure
 from slimsched.core.config import Count, PositiveSeconds, ThreadCount
 from slimsched.models.shipped import PUBLISHED_PERCENT
 from slimsched.models.spec import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from slimsched.models.check import Report
-    from slimsched.serving.domain.model import ServedModel
+
+app = typer.Typer(no_args_is_help=True)
+
+# -- `slim model new`: a model to start from.
+
+
+@app.command("new")
+def new_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")]) -> None:
+    """Write a small elastic model that works, with comments, for you to change.
+
+    Example: slim model new mymodel && slim model check mymodel
+    """
+    from slimsched.models.skeleton.writing import write_skeleton
+
+    for path in write_skeleton(folder):
+        typer.echo(f"written: {path}")
+    typer.echo(f"next: slim model check {folder}")
+
 
 # -- `slim model check`: run every plan of a model and say what is wrong.
 
@@ -34,9 +51,8 @@ CheckedFolder = Annotated[
 ]
 
 
-def check_command(
-    folder: CheckedFolder, as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False
-) -> None:
+@app.command("check")
+def check_command(folder: CheckedFolder, as_json: AsJson = False) -> None:
     """Run every plan on batches of one and three, compare, and write figures.json.
 
     Exits with 1 if something is wrong.
@@ -45,7 +61,7 @@ def check_command(
     """
     from slimsched.models.check import check_model
     from slimsched.models.loading import load_model
-    from slimsched.models.package import FIGURES, write_figures_file
+    from slimsched.models.package import FIGURES, figures_json
     from slimsched.models.shipped import shipped_folder
 
     shipped = shipped_folder(str(folder))
@@ -54,7 +70,7 @@ def check_command(
     with console.status("checking") as status:
         report = check_model(model, advance=lambda stage: status.update(f"checking: {stage}"))
     if report.figures is not None and not report.problems and shipped is None:
-        write_figures_file(folder / FIGURES, report.spec, report.figures)
+        (folder / FIGURES).write_bytes(figures_json(report.spec, report.figures))
     if as_json:
         typer.echo(json.dumps(facts(report)))
     else:
@@ -71,10 +87,7 @@ def facts(report: "Report") -> dict[str, Any]:
         "model": report.spec.name,
         "version": report.spec.version,
         "ok": not report.problems,
-        "problems": [
-            {"where": one.where, "what": one.what, "remedy": one.remedy, "places": one.places}
-            for one in report.problems
-        ],
+        "problems": msgspec.to_builtins(report.problems),
         "hints": report.hints,
         "compared_with_whole": report.compared,
         "plans": plan_rows(report.spec, report.figures, report.handed_bytes) if report.figures else [],
@@ -84,11 +97,11 @@ def facts(report: "Report") -> dict[str, Any]:
 
 def show(report: "Report", folder: Path | None) -> None:
     """A report for people: the table of plans, or what is wrong. `folder` got the figures, if any did."""
-    from slimsched.cli.models.tables import plan_table
+    from slimsched.cli.models.tables import plan_rows, plan_table
 
     console, spec = Console(highlight=False), report.spec
     if report.figures is not None:
-        console.print(plan_table(spec, report.figures, report.handed_bytes))
+        console.print(plan_table(spec, plan_rows(spec, report.figures, report.handed_bytes)))
     for one in report.problems[:MOST_PROBLEMS]:
         more = f" and {one.places - 1} more" if one.places > 1 else ""
         console.print(f"[bold red]wrong[/] {escape(one.where)}{more}")
@@ -109,24 +122,10 @@ def show(report: "Report", folder: Path | None) -> None:
         console.print(f"written: {folder / 'figures.json'}", soft_wrap=True)
 
 
-# -- `slim model new`: a model to start from.
-
-
-def new_command(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")]) -> None:
-    """Write a small elastic model that works, with comments, for you to change.
-
-    Example: slim model new mymodel && slim model check mymodel
-    """
-    from slimsched.models.skeleton.writing import write_skeleton
-
-    for path in write_skeleton(folder):
-        typer.echo(f"written: {path}")
-    typer.echo(f"next: slim model check {folder}")
-
-
 # -- `slim model tune`: find the fastest way to run a model on this machine that keeps its answers.
 
 
+@app.command("tune")
 @with_options
 def tune_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
@@ -148,7 +147,7 @@ def tune_command(
     import torch
 
     from slimsched.models.elastic import pick_device, write_run_options
-    from slimsched.serving.measure.tune import LEAST_AGREEMENT, tune
+    from slimsched.serving.measure.tune import CANDIDATES, COMPILED, LEAST_AGREEMENT, tune
     from slimsched.serving.scenario.files import read_model
 
     torch.set_num_threads(threads)
@@ -157,9 +156,10 @@ def tune_command(
         tried, best = tune(
             model,
             pick_device(device),
+            (*CANDIDATES, *(COMPILED if compiled else ())),
+            sorted({model.spec.narrowest, model.spec.widest}),
             batch=batch,
             examples=max(batch, examples),
-            compiled=compiled,
             progress=lambda options: status.update(f"running as {options}"),
         )
     write_run_options(folder, device, best.options)
@@ -178,33 +178,24 @@ def tune_command(
     console.print(f"written: {folder / 'run.toml'}; measure again with slim model profile {folder}")
 
 
-app = typer.Typer(no_args_is_help=True)
-app.command("new")(new_command)
-app.command("check")(check_command)
-app.command("tune")(tune_command)
+# -- `slim model train`, `evaluate`, `pareto`, `profile` and `info`.
 
-DataOption = Annotated[
-    Path,
-    typer.Option(
-        "--data",
-        envvar="SLIM_DATA",
-        help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images per class.",
-    ),
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="[DIR]", help="Model folder, or the name of a shipped model.")
 ]
-FolderArgument = Annotated[
-    Path | None, typer.Argument(metavar="[DIR]", help="Model folder: any model; see docs/models.md.")
-]
-
-
-@app.callback()
-def root() -> None:
-    """Make, check, train, evaluate and look at models."""
 
 
 class NetworkTrainOptions(Struct, frozen=True, kw_only=True):
     """What to train on, by which recipe, and where to put the model."""
 
-    data: DataOption
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            envvar="SLIM_DATA",
+            help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images per class.",
+        ),
+    ]
     config: Annotated[
         Path, typer.Option("--config", help="Recipe file, such as configs/train-cifar100.toml.")
     ]
@@ -231,18 +222,17 @@ def train(options: NetworkTrainOptions) -> None:
 
     Example: slim model train --data photos/ --config configs/train-folder.toml --out runs/photos
     """
-    from slimsched.cli.models.tables import by_kind
     from slimsched.cli.progress import TrainingProgress
     from slimsched.models.elastic import pick_device
     from slimsched.models.loading import load
+    from slimsched.models.training.loop import run_training
     from slimsched.models.training.recipe import read_recipe
-    from slimsched.models.training.run import run_training
 
     recipe, device = read_recipe(options.config), pick_device(options.device)
     teacher = load(options.teacher).net.to(device) if options.teacher is not None else None
     start = load(options.start).net if options.start is not None else None
     with TrainingProgress(recipe.training.epochs) as progress:
-        result = run_training(
+        card, done = run_training(
             recipe,
             options.data,
             options.out,
@@ -253,26 +243,26 @@ def train(options: NetworkTrainOptions) -> None:
             advance=progress.advance,
             limit_s=options.limit_s,
         )
-    done = result.progress
-    if not result.finished:
-        typer.echo(f"stopped after epoch {done.epoch} of {done.epochs or '?'}; run the same command to go on")
+    if done.epoch < done.epochs:
+        typer.echo(f"stopped after epoch {done.epoch} of {done.epochs}; run the same command to go on")
         return
     typer.echo(f"trained {done.epoch} epochs in {done.seconds / 60:.1f} min; model in {options.out}")
-    uniform = by_kind(result.card.accuracy_percent)["uniform"]
-    scores = ", ".join(f"{name}: {percent:.1f} %" for name, percent in uniform.items())
-    typer.echo(f"accuracy by width on {result.card.scored_on}: {scores}")
-    if result.warning:
-        typer.echo(result.warning, err=True)
+    uniform = {text.split(",")[0]: text for text in card.accuracy_percent if len(set(text.split(","))) == 1}
+    scores = ", ".join(f"{name}: {card.accuracy_percent[text]:.1f} %" for name, text in uniform.items())
+    typer.echo(f"accuracy by width on {card.scored_on}: {scores}")
+    for note in card.notes:
+        typer.echo(note, err=True)
 
 
-@app.command()
+@app.command("evaluate")
 @with_options
-def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: AsJson = False) -> None:
-    """Measure what plans are worth.
+def evaluate_command(
+    options: EvaluateOptions, model: ModelArgument = DEFAULT_MODEL, as_json: AsJson = False
+) -> None:
+    """Measure what plans are worth, on labelled examples (--data) or by how often they agree with the widest.
 
-    With a model folder: every plan of that model, on labelled examples (--data) or by how often it agrees
-    with the widest plan (--agreement); writes the folder's quality.npz. Without: the shipped network's top-1
-    accuracy on the test images, at the paper's eight plans unless told otherwise.
+    A model folder gets all its plans measured, and its quality.npz. A shipped model is measured at the
+    paper's eight plans unless told otherwise.
 
     Examples:
 
@@ -280,22 +270,9 @@ def evaluate(options: EvaluateOptions, folder: FolderArgument = None, as_json: A
 
       slim model evaluate --data data/ --widths 0.25 --widths 0.25,0.5,0.75,1.0 --json
     """
-    if folder is not None:
-        from slimsched.cli.models.evaluate import evaluate_folder
+    from slimsched.cli.models.evaluate import evaluate
 
-        evaluate_folder(
-            folder,
-            options.data,
-            agreement=options.agreement,
-            examples=options.examples,
-            batch=options.batch,
-            device=options.device,
-            as_json=as_json,
-        )
-        return
-    from slimsched.cli.models.evaluate import evaluate_trained
-
-    evaluate_trained(options, as_json=as_json)
+    evaluate(model, options, as_json=as_json)
 
 
 @app.command()
@@ -327,79 +304,47 @@ def pareto(
 
       slim model pareto slimresnet slimvit --device h200-100 --plot fronts.png
     """
-    from slimsched.cli.models.tables import pareto_table
-    from slimsched.models.pareto import all_points, pareto_set
+    from slimsched.cli.models.evaluate import cost_fronts, fronts_table
     from slimsched.serving.scenario.files import read_model
 
     served = [read_model(source) for source in models or [DEFAULT_MODEL]]
-    if len(served) > 1 or device:
-        _fronts(served, device or [], plot, as_json=as_json)
-        return
-    model = served[0]
-    points = all_points(model.spec, model.figures, model.measured)
-    best = pareto_set(points)
+    fronts = cost_fronts(served, device or [])
+    is_default = [model.name for model in served] == [DEFAULT_MODEL]
     if plot is not None:
-        from slimsched.models.pareto import plot_pareto
+        from slimsched.models.quality import plot_fronts
 
-        plot_pareto(points, best, plot, PUBLISHED_PERCENT if model.name == DEFAULT_MODEL else {})
-    if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(best)))
-    else:
-        pareto_table(best, len(points))
-
-
-def _fronts(served: "list[ServedModel]", devices: list[str], plot: Path | None, *, as_json: bool) -> None:
-    """Compare the plans of several models, at several costs."""
-    from slimsched.cli.models.evaluate import cost_fronts, fronts_table
-
-    fronts = cost_fronts(served, devices)
-    if plot is not None:
-        from slimsched.models.pareto import plot_fronts
-
-        plot_fronts(fronts, plot)
-    if as_json:
+        plot_fronts(fronts, plot, PUBLISHED_PERCENT if is_default and not device else None)
+    if not as_json:
+        fronts_table(fronts)
+    elif len(served) > 1 or device:
         typer.echo(json.dumps({front.cost: msgspec.to_builtins(front.best()) for front in fronts}))
     else:
-        fronts_table(fronts)
+        typer.echo(json.dumps(msgspec.to_builtins(fronts[0].best())))
 
 
 @app.command()
 @with_options
 def profile(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
-    device: DeviceOptions,
-    measured: MeasureOptions,
-    name: Annotated[
-        str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
-    ] = "",
+    options: DeviceOptions,
 ) -> None:
     """Measure a model's steps on this machine and keep the profile in its folder, as slim profile does.
 
     Example: slim model profile my-model --batches 1,4,16
     """
-    measure(device, measured, None, name, str(folder))
+    measure(options, None, str(folder))
 
 
 @app.command()
-def info(folder: FolderArgument = None, model: ModelOption = None, as_json: AsJson = False) -> None:
-    """Say what a model is: spec, plans, figures, quality; without DIR, the shipped network's card.
+def info(model: ModelArgument = DEFAULT_MODEL, as_json: AsJson = False) -> None:
+    """Say what a model is: spec, plans, figures, quality and, if it was trained here, how.
 
     Examples:
 
       slim model info my-model
 
-      slim model info --json
+      slim model info slimvit --json
     """
-    if folder is not None:
-        from slimsched.cli.models.evaluate import show_folder
+    from slimsched.cli.models.evaluate import show
 
-        show_folder(folder, as_json=as_json)
-        return
-    from slimsched.cli.models.tables import describe, info_table
-    from slimsched.models.loading import load
-
-    facts = describe(load(model).card)
-    if as_json:
-        typer.echo(json.dumps(facts))
-    else:
-        info_table(facts)
+    show(model, as_json=as_json)

@@ -1,22 +1,14 @@
-"""What `slim model` prints for people: tables of accuracy, of the Pareto set, and a model's facts."""
+"""What `slim model` prints for people: tables of plans, and a model's facts."""
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-from rich.console import Console
 from rich.table import Table
 
-from slimsched.models.package import network_figures, network_spec
-from slimsched.models.quality import QualityTable
-from slimsched.models.shipped import PUBLISHED_PERCENT
-from slimsched.models.spec import ModelFigures, ModelSpec, Path, uniform_plans
+from slimsched.models.spec import ModelFigures, ModelSpec, Path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from slimsched.models.network import ModelCard
-    from slimsched.models.package import Shape
-    from slimsched.models.pareto import ParetoPoint
 
 # -- A model's plans as rows: what each computes, weighs and hands over, and what it is worth.
 
@@ -28,11 +20,11 @@ def plan_rows(
     spec: ModelSpec,
     figures: ModelFigures | None,
     handed_bytes: "Mapping[Path, int] | None" = None,
-    quality: QualityTable | None = None,
+    accuracy: "Mapping[Path, float] | None" = None,
 ) -> list[dict[str, Any]]:
-    """Facts of every plan, for one example."""
+    """Facts of every plan, or of those whose accuracy is given, for one example."""
     rows = []
-    for plan in spec.plans:
+    for plan in spec.plans if accuracy is None else accuracy:
         row: dict[str, Any] = {"plan": spec.text(plan)}
         if figures is not None:
             row["macs"] = figures.plan_macs(spec, plan)
@@ -40,43 +32,44 @@ def plan_rows(
             row["handed_over"] = sum(figures.output[place] for place in enumerate(plan[:-1]))
         if handed_bytes:
             row["handed_over_bytes"] = sum(handed_bytes[plan[:length]] for length in range(1, len(plan)))
-        if quality is not None:
-            row["quality"] = quality.accuracy(plan)
+        if accuracy is not None:
+            row["quality"] = accuracy[plan]
         rows.append(row)
     return rows
 
 
-def plan_table(
-    spec: ModelSpec,
-    figures: ModelFigures | None,
-    handed_bytes: "Mapping[Path, int] | None" = None,
-    quality: QualityTable | None = None,
-) -> Table:
+COLUMNS = {
+    "macs": "MACs",
+    "weights": "weights",
+    "handed_over_bytes": "bytes handed over",
+    "handed_over": "numbers handed over",
+    "quality": "quality %",
+    "paper": "paper %",
+}
+"""The columns of the table of plans, by the names of their rows."""
+
+
+def plan_table(spec: ModelSpec, rows: list[dict[str, Any]]) -> Table:
     """The plans for people, at most 80 columns wide."""
-    rows = plan_rows(spec, figures, handed_bytes, quality)
     shown = rows if len(rows) <= MOST_ROWS else [row for row in rows if row["plan"] in _main_plans(spec)]
     title = f"{spec.name}, version {spec.version}: {len(rows)} plans"
     if len(shown) < len(rows):
         title += f", {len(shown)} of them here (--json lists all)"
     table = Table(title=title, title_justify="left", width=None)
     table.add_column("plan", overflow="fold")
-    cells: list[tuple[str, Any]] = []
-    if figures is not None:
-        cells += [
-            ("MACs", lambda row: in_units(row["macs"])),
-            ("weights", lambda row: in_units(row["weights"])),
-        ]
-        if handed_bytes:
-            cells.append(("bytes handed over", lambda row: in_units(row["handed_over_bytes"])))
-        else:
-            cells.append(("numbers handed over", lambda row: in_units(row["handed_over"])))
-    if quality is not None:
-        cells.append(("quality %", lambda row: f"{100 * row['quality']:.2f}"))
-    for name, _ in cells:
-        table.add_column(name, justify="right")
+    left_out = "handed_over" if "handed_over_bytes" in rows[0] else ""
+    columns = [name for name in COLUMNS if name != left_out and any(name in row for row in shown)]
+    for name in columns:
+        table.add_column(COLUMNS[name], justify="right")
     for row in shown:
-        table.add_row(row["plan"], *(write(row) for _, write in cells))
+        table.add_row(row["plan"], *(_cell(name, row.get(name)) for name in columns))
     return table
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:.2f}" if name in ("quality", "paper") else in_units(int(value))
 
 
 def in_units(value: int) -> str:
@@ -93,92 +86,20 @@ def _main_plans(spec: ModelSpec) -> set[str]:
     return uniform | {spec.text(spec.narrowest), spec.text(spec.widest)}
 
 
-def read_plans(texts: list[str] | None, spec: ModelSpec) -> list[Path]:
-    """Read the plans to score: the paper's eight if none are named, every plan for 'all'."""
-    if texts == ["all"]:
-        return list(spec.plans)
-    return list(dict.fromkeys(spec.path(text) for text in texts or PUBLISHED_PERCENT))
-
-
-def accuracy_table(
-    percent: dict[Path, float],
-    spec: ModelSpec,
-    figures: ModelFigures,
-    *,
-    scored_on: str,
-    published: "Mapping[str, float]",
-) -> None:
-    """Print each plan's accuracy beside its arithmetic and, where there are any, published figures."""
-    table = Table(title=f"top-1 accuracy on {scored_on}", title_justify="left")
-    table.add_column("plan")
-    for column in ("million MACs", "accuracy %", *(["paper %"] if published else [])):
-        table.add_column(column, justify="right")
-    for plan, value in percent.items():
-        text = spec.text(plan)
-        row = [text, f"{figures.plan_macs(spec, plan) / 1e6:.1f}", f"{value:.2f}"]
-        if published:
-            row.append(f"{published[text]:.2f}" if text in published else "")
-        table.add_row(*row)
-    Console().print(table)
-
-
-def pareto_table(best: "list[ParetoPoint]", plans: int) -> None:
-    """Print the Pareto set, cheapest first."""
-    table = Table(title=f"{len(best)} of {plans} plans are Pareto-optimal", title_justify="left")
-    table.add_column("plan")
-    table.add_column("million MACs", justify="right")
-    table.add_column("accuracy %", justify="right")
-    for point in best:
-        table.add_row(point.plan, f"{point.macs / 1e6:.1f}", f"{point.accuracy_percent:.2f}")
-    Console().print(table)
-
-
-def describe(card: "ModelCard[Shape]") -> dict[str, Any]:
-    """Return a model's facts, ready for JSON."""
-    shape = asdict(card.shape)
-    spec = network_spec(card.shape, card.name, card.classes)
-    figures = network_figures(card.shape)
-    uniform = {spec.segments[0][plan[0]]: plan for plan in uniform_plans(spec.segments)}
-    return {
-        "name": card.name,
-        **{key: list(value) if isinstance(value, tuple) else value for key, value in shape.items()},
-        "widths": [float(name) for name in uniform],
-        "macs": {name: figures.plan_macs(spec, plan) for name, plan in uniform.items()},
-        "weights": {name: figures.plan_weights(plan) for name, plan in uniform.items()},
-        "scored_on": card.scored_on,
-        "accuracy_percent": card.accuracy_percent,
-        "epochs": card.epochs,
-        "training_s": card.training_s,
-        "trained_on": card.trained_on,
-        "weights_sha256": card.weights_sha256,
-        "notes": list(card.notes),
-    }
-
-
-def info_table(facts: dict[str, Any]) -> None:
-    """Print a model's facts for people."""
+def facts_table(facts: "Mapping[str, Any]", without: tuple[str, ...] = ()) -> Table:
+    """Facts about one thing for people: a row each, lists and tables of numbers on lines of their own."""
     table = Table(show_header=False, title=facts["name"], title_justify="left")
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")
     for key, value in facts.items():
-        if isinstance(value, dict):
-            text = "\n".join(f"{name}: {number:,}" for name, number in value.items())
-        elif isinstance(value, list):
-            text = ("\n" if key == "notes" else ", ").join(str(item) for item in value)
-        else:
-            text = str(value)
-        if key != "name":
-            table.add_row(key.replace("_", " "), text)
-    Console().print(table)
-
-
-def by_kind(percent: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Separate plans that make one choice throughout, named by that choice, from mixed ones."""
-    kinds: dict[str, dict[str, float]] = {"uniform": {}, "mixed": {}}
-    for plan, value in percent.items():
-        choices = plan.split(",")
-        if len(set(choices)) == 1:
-            kinds["uniform"][choices[0]] = value
-        else:
-            kinds["mixed"][plan] = value
-    return kinds
+        if key in ("name", *without) or value in (None, "", []):
+            continue
+        lines = value if isinstance(value, list) else [value]
+        if isinstance(value, bool):
+            lines = ["yes" if value else "no"]
+        elif isinstance(value, dict):
+            lines = [f"{name}: {number:,}" for name, number in value.items()]
+        elif lines and isinstance(lines[0], float | int):
+            lines = [", ".join(map(str, lines))]
+        table.add_row(key.replace("_", " "), "\n".join(map(str, lines)))
+    return table

@@ -9,8 +9,8 @@ from msgspec import Struct
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, picture, with_options
-from slimsched.cli.progress import request_bar
-from slimsched.cli.serving.scenario import ArrivalsName, Data
+from slimsched.cli.progress import example_bar
+from slimsched.cli.serving.scenario import ArrivalsName, Data, test_examples
 from slimsched.core.config import (
     AccuracyFloor,
     ConfigError,
@@ -48,36 +48,33 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
             help="Its bearer token; SLIM_TOKEN hides it from the process list.",
         ),
     ] = ""
-    ca_file: Annotated[
-        Path | None, typer.Option("--ca-file", help="Certificate to trust for https (PEM).")
-    ] = None
+    ca_file: Annotated[Path | None, "Certificate to trust for https (PEM)."] = None
 
     @property
     def ca_path(self) -> str | None:
         """The certificate's path as text."""
         return None if self.ca_file is None else str(self.ca_file)
 
+    def client(self, model: str) -> "Client":
+        """Return a client of the server for a model, given by its name or its folder."""
+        from slimsched.serving.api.client.client import Client
+
+        name = read_spec(Path(model)).name if model and Path(model).is_dir() else model
+        return Client(self.url, token=self.token, model=name, ca_file=self.ca_path)
+
 
 class TermsOptions(Struct, frozen=True, kw_only=True):
     """What a client asks for with each request."""
 
     plan: Annotated[
-        str | None,
-        typer.Option(
-            "--plan", help="How to run: one choice for every segment (0.5), or one each (0.25,0.5,0.75,1.0)."
-        ),
+        str | None, "How to run: one choice for every segment (0.5), or one each (0.25,0.5,0.75,1.0)."
     ] = None
     min_accuracy: Annotated[
-        AccuracyFloor | None,
-        typer.Option("--min-accuracy", help="Lowest accuracy to expect, as a percentage or a share."),
+        AccuracyFloor | None, "Lowest accuracy to expect, as a percentage or a share."
     ] = None
-    deadline_ms: Annotated[
-        Milliseconds | None, typer.Option("--deadline-ms", help="Give up on a request after this time.")
-    ] = None
-    priority: Annotated[Priority | None, typer.Option("--priority", help="Higher goes first.")] = None
-    max_energy_mj: Annotated[
-        PositiveAmount | None, typer.Option("--max-energy-mj", help="Most energy that one example may take.")
-    ] = None
+    deadline_ms: Annotated[Milliseconds | None, "Give up on a request after this time."] = None
+    priority: Annotated[Priority | None, "Higher goes first."] = None
+    max_energy_mj: Annotated[PositiveAmount | None, "Most energy that one example may take."] = None
 
     def given(self) -> dict[str, Any]:
         """Return what was asked for; what was left out is not in it."""
@@ -92,9 +89,7 @@ def client_command(
     files: Annotated[list[Path], typer.Argument(help="Pictures of any size.", metavar="IMAGE...")],
     server: ServerOptions,
     terms: TermsOptions,
-    model: Annotated[
-        str, typer.Option("--model", help="The model's name or folder, if the server has several.")
-    ] = "",
+    model: Annotated[str, "The model's name or folder, if the server has several."] = "",
     as_json: AsJson = False,
 ) -> None:
     """Classify pictures with a running `slim serve`.
@@ -110,12 +105,9 @@ def client_command(
       slim client *.png --min-accuracy 75 --deadline-ms 200
     """
     from slimsched.models.data.image_folder import load_square
-    from slimsched.models.package import read_spec
-    from slimsched.serving.api.client.client import Client
 
     rows: list[dict[str, Any]] = []
-    name = read_spec(Path(model)).name if model and Path(model).is_dir() else model
-    with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
+    with server.client(model) as client:
         side = _side(client)
         for file in files:
             answer = client.classify(load_square(file, side), **terms.given())
@@ -167,33 +159,21 @@ PUNCTUAL_S = 0.01
 class SendOptions(Struct, frozen=True, kw_only=True):
     """What to send, and when."""
 
-    rate: Annotated[
-        Rate | None,
-        typer.Option("--rate", help="Mean requests per second; 20, or a trace's own rate, if left out."),
-    ] = None
-    seconds: Annotated[
-        RunSeconds | None,
-        typer.Option("--seconds", help="How long to send; 10, or all of a trace, if left out."),
-    ] = None
+    rate: Annotated[Rate | None, "Mean requests per second; 20, or a trace's own rate, if left out."] = None
+    seconds: Annotated[RunSeconds | None, "How long to send; 10, or all of a trace, if left out."] = None
     arrivals: ArrivalsName = "poisson"
     per_request: Annotated[Count, typer.Option("--images", help="Examples per request.")] = 1
     data: Data = None
-    connections: Annotated[Count, typer.Option("--connections", help="Most connections at once.")] = 512
+    connections: Annotated[Count, "Most connections at once."] = 512
     seed: Seed = 0
 
 
 class ModelOptions(Struct, frozen=True, kw_only=True):
     """Which model to ask, and for which output."""
 
-    model: Annotated[
-        str, typer.Option("--model", help="The model's name or folder, if the server has several.")
-    ] = ""
-    output: Annotated[
-        str, typer.Option("--output", help="The output to ask for; by default classes, or the first one.")
-    ] = ""
-    datatype: Annotated[
-        str, typer.Option("--datatype", help="Send images as UINT8, or as FP32 in [0, 1].")
-    ] = "UINT8"
+    model: Annotated[str, "The model's name or folder, if the server has several."] = ""
+    output: Annotated[str, "The output to ask for; by default classes, or the first one."] = ""
+    datatype: Annotated[str, "Send images as UINT8, or as FP32 in [0, 1]."] = "UINT8"
 
 
 @with_options
@@ -207,7 +187,7 @@ def load_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send each request when it is due, whether or not earlier ones were answered, and report the answers.
+    """Send each request when it is due, even if earlier ones are unanswered, and report the answers.
 
     Latency counts from the time a request was due, so a stall is charged to every request that had to wait.
 
@@ -221,13 +201,16 @@ def load_command(
 
       slim load --model my-model --data my-examples.npz
     """
+    from slimsched.serving.api.client.load import Target, load_of
     from slimsched.serving.api.client.load import as_json as to_json
-    from slimsched.serving.api.client.load import load_of
 
     spec = _ask_spec(server, model)
-    examples = _examples(spec, sent.data)
+    names = [tensor.name for tensor in spec.outputs]
+    output = model.output or ("classes" if "classes" in names else names[0])
+    target = Target(token=server.token, model=spec.name, outputs=(output,))
+    examples = test_examples(spec, sent.data)
     load = load_of(sent.arrivals, sent.rate, sent.seconds)
-    report = _send(server, load, sent, terms, _target(server, model, spec), spec, examples, plot)
+    report = _send(server, load, sent, terms, target, spec, examples, plot)
     if as_json:
         print(to_json(report))
         return
@@ -258,7 +241,7 @@ def _send(
         ca_file=server.ca_path,
         connections=sent.connections,
     )
-    with request_bar("sending", len(due_s)) as bar:
+    with example_bar("sending", len(due_s)) as bar:
 
         def progress(sent: int, answered: int) -> None:
             text = f"{sent} sent, {answered} answered"
@@ -274,42 +257,21 @@ def _send(
 
 def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
     """Ask the server what the model takes and gives; its plans stay unknown here."""
-    from slimsched.serving.api.client.client import Client
-
-    name = read_spec(Path(model.model)).name if model.model and Path(model.model).is_dir() else model.model
-    with Client(server.url, token=server.token, model=name, ca_file=server.ca_path) as client:
+    with server.client(model.model) as client:
         facts = client.metadata()
+    as_floats: dict[str, Datatype] = {"UINT8": "FP32"} if model.datatype == "FP32" else {}
     inputs = [
-        TensorSpec(name=one["name"], datatype=_datatype(one, model), shape=tuple(one["shape"][1:]))
+        TensorSpec(
+            name=one["name"],
+            datatype=as_floats.get(one["datatype"], one["datatype"]),
+            shape=tuple(one["shape"][1:]),
+        )
         for one in facts["inputs"]
     ]
     outputs = [TensorSpec(name=one["name"], datatype="FP32", shape=(1,)) for one in facts["outputs"]]
     return ModelSpec(
         name=facts["name"], inputs=tuple(inputs), outputs=tuple(outputs), segments=(("all",),), plans=((0,),)
     )
-
-
-def _datatype(tensor: dict[str, Any], model: ModelOptions) -> Datatype:
-    """The type to send: the model's own, or floats where the user wants them for bytes."""
-    if tensor["datatype"] == "UINT8" and model.datatype == "FP32":
-        return "FP32"
-    datatype: Datatype = tensor["datatype"]
-    return datatype
-
-
-def _examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
-    """Real examples where the user has them for such a model, else made-up ones."""
-    from slimsched.cli.serving.scenario import test_examples
-
-    return test_examples(spec, data)
-
-
-def _target(server: ServerOptions, model: ModelOptions, spec: ModelSpec) -> "Target":
-    from slimsched.serving.api.client.load import Target
-
-    names = [tensor.name for tensor in spec.outputs]
-    output = model.output or ("classes" if "classes" in names else names[0])
-    return Target(token=server.token, model=spec.name, outputs=(output,))
 
 
 def _print_load(console: Console, report: "LoadReport", kind: str, load: Load) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -20,8 +18,8 @@ from slimsched.cli.serving.scenario import (
     GoalText,
     LiveScenarioOptions,
     RouterSpec,
-    check_goal,
-    check_reach,
+    describe,
+    examples_of,
 )
 from slimsched.core.config import (
     Amount,
@@ -37,11 +35,15 @@ from slimsched.core.config import (
     convert,
 )
 from slimsched.models.spec import DEFAULT_MODEL
+from slimsched.serving.domain.cluster import Host
+from slimsched.serving.domain.profile import ACTIVE_W, IDLE_W
+from slimsched.serving.live.engine import environment
+from slimsched.serving.live.sensors import mps_is_running
+from slimsched.serving.routers.registry import check_goal, check_reach
+from slimsched.serving.scenario.files import read_model
 from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from slimsched.serving.domain.model import ServedModel
-    from slimsched.serving.measure.profile import Profiler
     from slimsched.serving.measure.validate import Validation
 
 # -- `slim validate`: live against simulated.
@@ -52,10 +54,8 @@ class ValidateOptions(Struct, frozen=True, kw_only=True):
 
     router: RouterSpec = "sed"
     goal: GoalText = None
-    loads: Annotated[
-        str, typer.Option("--loads", help="Loads, as shares of the capacity with the widest plans.")
-    ] = "0.3,0.7,0.95"
-    seconds: Annotated[RunSeconds, typer.Option("--seconds", help="Length of each live run.")] = 20.0
+    loads: Annotated[str, "Loads, as shares of the capacity with the widest plans."] = "0.3,0.7,0.95"
+    seconds: Annotated[RunSeconds, "Length of each live run."] = 20.0
     data: Data = None
     calibrate: Annotated[
         bool,
@@ -89,10 +89,23 @@ def validate_command(
       slim validate --scenario laptop --loads 0.3,0.7 --json
     """
     need("torch")
+    from slimsched.serving.measure.validate import Validator
+
     check_goal(validated.goal, [validated.router])
     chosen = scenario.read(validated.goal).scenario
-    check_reach([validated.router], chosen)
-    validation, kind = _run(chosen, validated)
+    check_reach([validated.router], chosen.cluster)
+    shares, examples = validated.shares(), examples_of(chosen.cluster.models, validated.data)
+    kind = describe(examples)
+    with Console(stderr=True).status("starting") as status:
+        validator = Validator(
+            scenario=chosen,
+            router=validated.router,
+            examples=examples,
+            seconds=validated.seconds,
+            seed=validated.seed,
+            progress=status.update,
+        )
+        validation = validator.validate(shares, calibrate=validated.calibrate)
     if as_json:
         rows = {
             "scenario": chosen.name,
@@ -104,25 +117,6 @@ def validate_command(
     else:
         _print_validation(Console(), chosen, validation)
         Console().print(f"router {validated.router}, {kind}, {validated.seconds:g} s per run")
-
-
-def _run(scenario: Scenario, validated: ValidateOptions) -> "tuple[Validation, str]":
-    """Run live and simulated; return the comparison, and what the examples were."""
-    from slimsched.cli.serving.scenario import describe, examples_of
-    from slimsched.serving.measure.validate import Validator
-
-    shares = validated.shares()
-    examples = examples_of(scenario.cluster.models, validated.data)
-    with Console(stderr=True).status("starting") as status:
-        validator = Validator(
-            scenario,
-            validated.router,
-            examples,
-            seconds=validated.seconds,
-            seed=validated.seed,
-            progress=status.update,
-        )
-        return validator.validate(shares, calibrate=validated.calibrate), describe(examples)
 
 
 def _print_validation(console: Console, scenario: Scenario, validation: "Validation") -> None:
@@ -164,40 +158,39 @@ DEFAULT_NAMES = {"cpu": "cpu-core", "cuda": "cuda"}
 
 
 class DeviceOptions(Struct, frozen=True, kw_only=True):
-    """Which device to measure."""
+    """Which device to measure, how often, and what it is called."""
 
-    device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="What to measure.")] = "cpu"
-    threads: Annotated[
-        ThreadCount, typer.Option("--threads", help="CPU threads that the device may use.")
-    ] = 1
-    gpu: Annotated[CountOrZero, typer.Option("--gpu", help="Number of the GPU, as nvidia-smi counts.")] = 0
-    mps: Annotated[Percentage, typer.Option("--mps", help="Share of the GPU under MPS, in per cent.")] = 100
-    idle_w: Annotated[Amount, typer.Option("--idle-w", help="Idle power, where no meter can read it.")] = 5.0
-    active_w: Annotated[
-        Amount, typer.Option("--active-w", help="Power above idle while busy, where no meter can read it.")
-    ] = 10.0
+    device: Annotated[Literal["cpu", "cuda"], "What to measure."] = "cpu"
+    threads: Annotated[ThreadCount, "CPU threads that the device may use."] = 1
+    gpu: Annotated[CountOrZero, "Number of the GPU, as nvidia-smi counts."] = 0
+    mps: Annotated[Percentage, "Share of the GPU under MPS, in per cent."] = 100
+    idle_w: Annotated[Amount, "Idle power, where no meter can read it."] = IDLE_W
+    active_w: Annotated[Amount, "Power above idle while busy, where no meter can read it."] = ACTIVE_W
+    batches: Annotated[str, f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."] = ""
+    repeats: Annotated[Repeats, "Timed runs per cell, after two to warm up."] = 7
+    name: Annotated[str, "The device's name in scenarios; by default cpu-core or cuda."] = ""
 
+    @property
+    def host(self) -> Host:
+        """What a server on it would use."""
+        return Host(kind=self.device, threads=self.threads, gpu=self.gpu, mps_percentage=self.mps)
 
-class MeasureOptions(Struct, frozen=True, kw_only=True):
-    """What to measure, and how often."""
-
-    batches: Annotated[
-        str,
-        typer.Option("--batches", help=f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."),
-    ] = ""
-    repeats: Annotated[
-        Repeats, typer.Option("--repeats", help="Timed runs per cell, after two to warm up.")
-    ] = 7
-
-    def sizes(self, device: str) -> tuple[int, ...]:
-        """Read the batch sizes."""
-        return _sizes(self.batches or (CPU_BATCHES if device == "cpu" else CUDA_BATCHES))
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes."""
+        text = self.batches or (CPU_BATCHES if self.device == "cpu" else CUDA_BATCHES)
+        try:
+            sizes = tuple(convert([int(word) for word in text.split(",")], list[Count], "--batches"))
+        except ValueError:
+            raise ConfigError(f"--batches '{text}' is not understood; write it as 1,2,4,8") from None
+        if not sizes or sizes[0] != 1 or list(sizes) != sorted(set(sizes)):
+            raise ConfigError(f"--batches {text}: sizes must rise from 1, as in 1,2,4,8")
+        return sizes
 
 
 @with_options
 def profile_command(
-    device: DeviceOptions,
-    measured: MeasureOptions,
+    options: DeviceOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -206,9 +199,6 @@ def profile_command(
             help="Where to write the profile (.json); by default the model's folder.",
         ),
     ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="The device's name in scenarios; by default cpu-core or cuda.")
-    ] = "",
     model: Annotated[
         str, typer.Option("--model", metavar="DIR", help="The model: a folder, or a shipped model's name.")
     ] = DEFAULT_MODEL,
@@ -226,18 +216,14 @@ def profile_command(
 
       slim profile --device cuda --mps 50 --out my-gpu-50.json
     """
-    measure(device, measured, out, name, model)
+    measure(options, out, model)
 
 
-def measure(
-    device: DeviceOptions, measured: MeasureOptions, out: Path | None, name: str, source: str
-) -> None:
+def measure(options: DeviceOptions, out: Path | None, source: str) -> None:
     """Measure a model on a device, with a bar, and write the profile."""
-    from slimsched.serving.scenario.files import read_model
-
     need("torch")
-    model = read_model(source, rated=False)
-    name = name or (DEFAULT_NAMES[device.device] if out is None else out.stem)
+    sizes, host, model = options.sizes, options.host, read_model(source, rated=False)
+    name = options.name or (DEFAULT_NAMES[host.kind] if out is None else out.stem)
     if out is None:
         if not model.folder:
             raise ConfigError(
@@ -245,110 +231,42 @@ def measure(
                 f"say where to write: slim profile --model {source} --out FILE.json"
             )
         out = Path(model.folder) / "profiles" / f"{name}.json"
+    if host.mps_percentage < 100 and not mps_is_running():
+        raise SlimError("the MPS daemon does not run; start it with: nvidia-cuda-mps-control -d")
+    if host.kind == "cuda":
+        os.environ.update(environment(host))  # CUDA reads it when it starts
+
+    import torch
+
+    from slimsched.serving.live.server import host_models
+    from slimsched.serving.measure.profile import MeasuringPlan, device_facts, open_profiler
+
+    on = torch.device("cpu")
+    if host.kind == "cuda":
+        from slimsched.serving.live.cuda import cuda_device
+
+        on = cuda_device()
+    plan = MeasuringPlan(
+        batches=sizes,
+        concurrency=(1,) if host.kind == "cpu" else (1, 2, 4),
+        repeats=options.repeats,
+        cell_s=60.0 if host.kind == "cpu" else 0.02,
+        active_w=options.active_w,
+    )
     part = out.with_suffix(".part")
     out.parent.mkdir(parents=True, exist_ok=True)
-    sizes = measured.sizes(device.device)
-    profiler, origin, facts = OPENERS[device.device](model, part, sizes, device, measured.repeats)
-    with cell_bar("warming up", profiler.cells) as bar:
+    (hosted,) = host_models([model], on)
+    profiler = open_profiler(hosted, model, host, plan, part, idle_w=options.idle_w)
+    with cell_bar("warming up", 0) as bar:
         profiler.measure(
-            lambda cell: bar.update(bar.task_ids[0], advance=1, description=f"{cell[0]}, batch {cell[1]}")
+            lambda done, of, cell: bar.update(
+                bar.task_ids[0], completed=done, total=of, description=f"{cell[0]}, batch {cell[1]}"
+            )
         )
-    record = profiler.record(name, origin, {**facts, **_software()})
+    kind, facts = device_facts(host)
+    share = f"{host.threads} thread(s)" if host.kind == "cpu" else f"{host.mps_percentage} % under MPS"
+    is_whole = host.kind == "cuda" and host.mps_percentage == 100
+    record = profiler.record(name, f"measured: {kind}{'' if is_whole else f', {share}'}", facts)
     out.write_bytes(msgspec.json.encode(record))
     part.unlink(missing_ok=True)
     Console().print(f"written: {out}; energy {record.energy_source}; spread {100 * record.spread:.0f} %")
-
-
-def _open_cpu(
-    model: "ServedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
-) -> "tuple[Profiler, str, dict[str, str]]":
-    """Return a profiler of the CPU, what the profile says of its source, and facts about the device."""
-    import torch
-
-    from slimsched.serving.live.executor import CpuExecutor
-    from slimsched.serving.live.sensors import open_meter
-    from slimsched.serving.live.server import host_models
-    from slimsched.serving.measure.profile import MeasuringPlan, Profiler
-
-    threads = device.threads
-    plan = MeasuringPlan(batches=sizes, concurrency=(1,), repeats=repeats, active_w=device.active_w)
-    hosted = host_models([model], torch.device("cpu"))
-    executor, meter = CpuExecutor(hosted, threads=threads), open_meter("cpu", device.idle_w)
-    facts = {"kind": "cpu", "processor": _processor(), "threads": str(threads)}
-    profiler = Profiler(executor, model, meter, plan, part, device.idle_w)
-    return profiler, f"measured: {facts['processor']}, {threads} thread(s)", facts
-
-
-def _open_cuda(
-    model: "ServedModel", part: Path, sizes: tuple[int, ...], device: DeviceOptions, repeats: int
-) -> "tuple[Profiler, str, dict[str, str]]":
-    """Return a profiler of a share of a GPU, what the profile says of its source, and facts about the GPU."""
-    _prepare_cuda(device)
-
-    import time
-
-    import torch
-
-    from slimsched.serving.live.cuda import CudaExecutor, cuda_device
-    from slimsched.serving.live.sensors import Modelled, open_nvml
-    from slimsched.serving.live.server import host_models
-    from slimsched.serving.measure.profile import MeasuringPlan, Profiler, mean_power_w
-
-    mps = device.mps
-    executor = CudaExecutor(host_models([model], cuda_device()), batch_limit=sizes[-1])
-    meter = open_nvml(device.gpu) or Modelled(0.0)
-    plan = MeasuringPlan(batches=sizes, concurrency=(1, 2, 4), repeats=repeats, cell_s=0.02)
-    idle_w = mean_power_w(meter, lambda: time.sleep(0.01), at_least_s=0.5)
-    properties = torch.cuda.get_device_properties(0)
-    facts = {
-        "kind": "cuda",
-        "gpu": properties.name,
-        "mps_percentage": str(mps),
-        "multiprocessors": str(properties.multi_processor_count),
-        "idle_w": f"{idle_w:.1f} of the whole GPU; idle_w of this profile is the share of it",
-    }
-    source = f"measured: {facts['gpu']}, {mps} % under MPS" if mps < 100 else f"measured: {facts['gpu']}"
-    return Profiler(executor, model, meter, plan, part, idle_w, share=mps / 100), source, facts
-
-
-def _prepare_cuda(device: DeviceOptions) -> None:
-    """Say which GPU, and which share of it, CUDA is to use; it reads this when it starts."""
-    from slimsched.serving.live.sensors import mps_is_running
-
-    if device.mps < 100 and not mps_is_running():
-        raise SlimError("the MPS daemon does not run; start it with: nvidia-cuda-mps-control -d")
-    os.environ["CUDA_VISIBLE_DEVICES"] = str(device.gpu)
-    os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(device.mps)
-
-
-OPENERS = {"cpu": _open_cpu, "cuda": _open_cuda}
-
-
-def _sizes(batches: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(convert([int(word) for word in batches.split(",")], list[Count], "--batches"))
-    except ValueError:
-        raise ConfigError(f"--batches '{batches}' is not understood; write it as 1,2,4,8") from None
-    if not sizes or sizes[0] != 1 or list(sizes) != sorted(set(sizes)):
-        raise ConfigError(f"--batches {batches}: sizes must rise from 1, as in 1,2,4,8")
-    return sizes
-
-
-def _software() -> dict[str, str]:
-    import torch
-
-    return {
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
-def _processor() -> str:
-    """Return the processor's name as the system gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown processor"

@@ -17,8 +17,7 @@ from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, picture, with_options
 from slimsched.cli.progress import count_bar
-from slimsched.cli.serving.engine import PoolOptions
-from slimsched.cli.serving.scenario import LoadOptions, Rate, ScenarioOptions
+from slimsched.cli.serving.scenario import LoadOptions, PoolOptions, Rate, ScenarioOptions
 from slimsched.core.config import (
     ConfigError,
     Count,
@@ -30,58 +29,15 @@ from slimsched.core.config import (
     WorkerCount,
     convert,
 )
-from slimsched.serving.gateway.goal import Goal, parse_goal
-from slimsched.serving.routers.registry import ABOUT, router_names, split_specs
+from slimsched.serving.gateway.goal import parse_goal
+from slimsched.serving.routers.registry import ROUTERS, router_names, split_specs
 from slimsched.serving.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
-    from slimsched.serving.learning.ppo import Learner, PpoTrainer
+    from slimsched.serving.learning.ppo import PpoTrainer
     from slimsched.serving.learning.ppo import Progress as Point
     from slimsched.serving.learning.rollout import RewardWeights
     from slimsched.serving.learning.tune import Generation
-
-# -- The learner that `slim router train` trains, and what is read from the command line for it.
-#
-# Torch takes long to load, so learners are imported only where one is made.
-
-
-def learner_of(state: str, scenario: Scenario, reward: "RewardWeights", goal: Goal | None) -> "Learner":
-    """Return the policy to train."""
-    from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
-
-    if state == "paper":
-        return PaperPolicy(scenario.cluster, reward)
-    return HeadPolicy(goal=goal)
-
-
-def goal_of(text: str, state: str) -> Goal | None:
-    """Read the goal that training follows, if any."""
-    if text and state != "head":
-        raise ConfigError("--goal is for ppo with --state head; --state paper has --weights")
-    return parse_goal(text) if text else None
-
-
-def reward_of(text: str, centre: float) -> "RewardWeights":
-    """Read α, β, γ, δ and perhaps b of the paper's reward."""
-    from slimsched.serving.learning.rollout import RewardWeights
-
-    try:
-        given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
-        accuracy, latency, energy, imbalance, *bonus = given
-        (b,) = bonus or [RewardWeights().bonus]
-    except ValueError:
-        raise ConfigError(
-            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
-        ) from None
-    return RewardWeights(
-        accuracy=accuracy,
-        latency_per_s=latency,
-        energy_per_j=energy,
-        imbalance=imbalance,
-        bonus=b,
-        centre=centre,
-    )
-
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -96,58 +52,36 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     """How to train, and where to put the result."""
 
     state: Annotated[
-        Literal["head", "paper"],
-        typer.Option(
-            "--state", help="What PPO sees: the head of the queue too, or the paper's state (1) only."
-        ),
+        Literal["head", "paper"], "What PPO sees: the head of the queue too, or the paper's state (1) only."
     ] = "head"
     weights: Annotated[
         str,
-        typer.Option(
-            "--weights",
-            help="Weights of the paper's reward, for --state paper: accuracy, latency, energy, imbalance; "
-            "a fifth replaces the bonus for full blocks.",
-        ),
+        "Weights of the paper's reward, for --state paper: accuracy, latency, energy, imbalance; "
+        "a fifth replaces the bonus for full blocks.",
     ] = "1,1,0.02,0.1"
     goal: Annotated[
         str,
-        typer.Option(
-            "--goal",
-            help='What the worth of accuracy follows in training, as in "p99<=60ms", for --state head; '
-            "else it is drawn for each episode.",
-        ),
+        'What the worth of accuracy follows in training, as in "p99<=60ms", for --state head; '
+        "else it is drawn for each episode.",
     ] = ""
-    drawn: Annotated[
-        Share, typer.Option("--drawn", help="Share of training on drawn clusters, for --state head.")
-    ] = 0.5
-    updates: Annotated[
-        CountOrZero,
-        typer.Option("--updates", help="Updates of PPO, or generations for goal; 0 means the default."),
-    ] = 0
+    drawn: Annotated[Share, "Share of training on drawn clusters, for --state head."] = 0.5
+    updates: Annotated[CountOrZero, "Updates of PPO, or generations for goal; 0 means the default."] = 0
     seed: Seed = 0
-    out: Annotated[Path | None, typer.Option("--out", help="Where to write the result.")] = None
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Save the run here, and continue it if it exists.")
-    ] = None
+    out: Annotated[Path | None, "Where to write the result."] = None
+    resume: Annotated[Path | None, "Save the run here, and continue it if it exists."] = None
     plot: Annotated[
         Path | None, typer.Option("--plot", callback=picture, help="Draw the training curve into a PNG.")
     ] = None
-    workers: Annotated[
-        WorkerCount, typer.Option("--workers", help="Processes, for goal only; 0 means one per core.")
-    ] = 0
+    workers: Annotated[WorkerCount, "Processes, for goal only; 0 means one per core."] = 0
 
 
 class TuneOptions(Struct, frozen=True, kw_only=True):
     """Which routers to tune, and how long to search."""
 
-    routers: Annotated[
-        str, typer.Option("--routers", help="Routers to tune, separated by commas; all that have knobs.")
-    ] = ""
-    budget: Annotated[Count, typer.Option("--budget", help="Settings to try of each router.")] = 16
-    seconds: Annotated[
-        RunSeconds, typer.Option("--seconds", help="Length of each run; the first quarter is left out.")
-    ] = 4.0
-    workers: Annotated[WorkerCount, typer.Option("--workers", help="Processes; 0 means one per core.")] = 0
+    routers: Annotated[str, "Routers to tune, separated by commas; all that have knobs."] = ""
+    budget: Annotated[Count, "Settings to try of each router."] = 16
+    seconds: Annotated[RunSeconds, "Length of each run; the first quarter is left out."] = 4.0
+    workers: Annotated[WorkerCount, "Processes; 0 means one per core."] = 0
 
 
 @app.command("list")
@@ -159,7 +93,8 @@ def list_routers(as_json: AsJson = False) -> None:
         return
     width = max(map(len, names))
     for name in names:
-        print(f"{name:{width}}  {ABOUT.get(name, 'from an installed package')}")
+        about = ROUTERS[name][1] if name in ROUTERS else "from an installed package"
+        print(f"{name:{width}}  {about}")
     print("Options follow a colon: lp:margin=1.2. A goal in brackets: goal[p99<=60ms].")
 
 
@@ -183,7 +118,7 @@ def train(
 
       slim router train --goal "p99<=60ms" --out quick.safetensors
 
-      slim router train --scenario edge-12 --resume run.safetensors --plot curve.png
+      slim router train --scenario edge-12 --resume run.pt --plot curve.png
 
       slim router train goal --out goal.json
     """
@@ -193,7 +128,7 @@ def train(
         raise ConfigError(
             f"--engine ray is for goal, whose candidates run side by side; {kind} learns from one run"
         )
-    chosen = scenario.read().under(LoadOptions(rate=rate)).scenario
+    chosen = LoadOptions(rate=rate).apply(scenario.read()).scenario
     began_s = perf_counter()
     if kind == "goal":
         result = _train_goal(chosen, trained, pool, quiet=as_json)
@@ -224,7 +159,7 @@ def tune(
     """
     from slimsched.serving.learning import tune as tuning
 
-    chosen = scenario.read().under(LoadOptions(rate=rate, seconds=tuned.seconds)).scenario
+    chosen = LoadOptions(rate=rate, seconds=tuned.seconds).apply(scenario.read()).scenario
     chosen = chosen.with_load(warmup_s=tuned.seconds / 4)
     routers = split_specs(tuned.routers or ",".join(tuning.KNOBS))
     fronts = {}
@@ -253,21 +188,23 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
     import torch
 
     from slimsched.core.policy_file import write_policy
-    from slimsched.serving.learning.policies import WORTH_S
-    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer
+    from slimsched.serving.learning.policies import WORTH_S, HeadPolicy, PaperPolicy
+    from slimsched.serving.learning.ppo import HEAD_OPTIONS, PAPER_OPTIONS, PpoTrainer, plot_curve
     from slimsched.serving.learning.worlds import DISTURBED, curriculum_of
 
     torch.set_num_threads(1)
     torch.manual_seed(trained.seed)
-    reward = reward_of(trained.weights, scenario.cluster.models[0].quality.expected(()))
-    state = trained.state
-    options = HEAD_OPTIONS if state == "head" else PAPER_OPTIONS
+    state, is_paper = trained.state, trained.state == "paper"
+    options = PAPER_OPTIONS if is_paper else HEAD_OPTIONS
     if trained.updates:
         options = msgspec.structs.replace(options, updates=trained.updates)
-    is_paper = state == "paper"
     drawn, disturbed = (0.0, 0.0) if is_paper else (trained.drawn, DISTURBED)
     curriculum = curriculum_of(scenario, episode_s=options.episode_s, drawn=drawn, disturbed=disturbed)
-    learner = learner_of(state, scenario, reward, goal_of(trained.goal, state))
+    reward = reward_of(trained.weights, scenario.cluster.models[0].quality.expected(()))
+    if trained.goal and is_paper:
+        raise ConfigError("--goal is for ppo with --state head; --state paper has --weights")
+    goal = parse_goal(trained.goal) if trained.goal else None
+    learner = PaperPolicy(scenario.cluster, reward) if is_paper else HeadPolicy(goal=goal)
     trainer = PpoTrainer(learner, curriculum.draw(scenario), options, seed=trained.seed)
     began_s = perf_counter()
     curve = _run_ppo(trainer, options.updates, trained.resume, quiet=quiet)
@@ -283,9 +220,25 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
     out = trained.out or Path("ppo.safetensors")
     write_policy(out, learner.weights(), story)
     if trained.plot is not None:
-        _plot_ppo(curve, f"ppo on {scenario.name}, state {state}", trained.plot)
+        plot_curve(curve, f"ppo on {scenario.name}, state {state}", trained.plot)
     last = msgspec.to_builtins(curve[-1]) if curve else {}
     return {"kind": "ppo", "written": str(out), "updates": trainer.update_number, "last": last}
+
+
+def reward_of(text: str, centre: float) -> "RewardWeights":
+    """Read α, β, γ, δ and perhaps b of the paper's reward."""
+    from slimsched.serving.learning.rollout import RewardWeights
+
+    names = ("accuracy", "latency_per_s", "energy_per_j", "imbalance", "bonus")
+    try:
+        given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
+        if not 4 <= len(given) <= len(names):
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
+        ) from None
+    return RewardWeights(**dict(zip(names, given, strict=False)), centre=centre)
 
 
 def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet: bool) -> "list[Point]":
@@ -304,18 +257,6 @@ def _run_ppo(trainer: "PpoTrainer", updates: int, resume: Path | None, *, quiet:
 
         trainer.train(note)
     return curve
-
-
-def _plot_ppo(curve: "list[Point]", title: str, plot: Path) -> None:
-    from slimsched.serving.learning.ppo import plot_curve
-
-    series = {
-        "reward": [p.reward for p in curve],
-        "accuracy prior": [p.accuracy for p in curve],
-        "block latency, s": [p.latency_s for p in curve],
-        "entropy": [p.entropy for p in curve],
-    }
-    plot_curve(series, title, plot)
 
 
 def _train_goal(

@@ -6,8 +6,9 @@ Also what live runs need besides: examples to send, and servers that several run
 import os
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -22,12 +23,12 @@ from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, 
 from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import ServedModel, outlines
-from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable
 from slimsched.serving.measure.examples import ExampleSet, made_up_examples
-from slimsched.serving.routers.registry import follows_goal, split_goal
-from slimsched.serving.scenario.files import RunSetting, build_scenario, read_scenario
+from slimsched.serving.options import RayOptions
+from slimsched.serving.scenario.files import ChosenScenario, choose_scenario
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.telemetry.run_folder import About
+from slimsched.serving.telemetry.meter import Trace
+from slimsched.serving.telemetry.run_folder import About, energy_bound, trace_arrays, write_run
 
 if TYPE_CHECKING:
     from slimsched.serving.measure.live_runs import LiveRow
@@ -53,7 +54,6 @@ def run_in_turn(
     from slimsched.serving.live.sensors import open_nvml
     from slimsched.serving.live.wire import run
     from slimsched.serving.measure.live_runs import compare_live, in_turn
-    from slimsched.serving.routers.registry import make_router
 
     examples = examples_of(scenario.cluster.models, data)
     gpus = {host.gpu for host in scenario.hosts if host is not None and host.kind == "cuda"}
@@ -63,7 +63,6 @@ def run_in_turn(
         in_turn(routers, scenario, seed=seed, rounds=rounds),
         examples,
         meter=open_nvml(min(gpus)) if len(gpus) == 1 else None,
-        make=make_router,
         progress=progress,
     )
     return run(work)
@@ -115,22 +114,16 @@ def _cifar_examples(spec: ModelSpec, data: Path | None) -> ExampleSet:
 
 ScenarioName = Annotated[
     str,
-    typer.Option(
-        "--scenario",
-        help="A shipped scenario: paper, edge-12, fleet-64, laptop, h200, algorithm1, algorithm1-cpu; or "
-        "one-gpu, with a --model that was profiled on a GPU.",
-    ),
+    "A shipped scenario: paper, edge-12, fleet-64, laptop, h200, algorithm1, algorithm1-cpu; or "
+    "one-gpu, with a --model that was profiled on a GPU.",
 ]
 LiveScenarioName = Annotated[
     str,
-    typer.Option(
-        "--scenario",
-        help="A shipped scenario that can run here: laptop or algorithm1-cpu (CPU), h200 or algorithm1 (that "
-        "GPU), or one-gpu, with a "
-        "--model that was profiled on this GPU.",
-    ),
+    "A shipped scenario that can run here: laptop or algorithm1-cpu (CPU), h200 or algorithm1 (that "
+    "GPU), or one-gpu, with a "
+    "--model that was profiled on this GPU.",
 ]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="A scenario file of your own instead.")]
+ConfigFile = Annotated[Path | None, "A scenario file of your own instead."]
 ModelSources = Annotated[
     list[str] | None,
     typer.Option(
@@ -141,66 +134,36 @@ ModelSources = Annotated[
 ]
 Accuracy = Annotated[
     str | None,
-    typer.Option(
-        "--accuracy",
-        help="Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
-        "or paper:nearest (the paper's own rule between them).",
-    ),
+    "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
+    "or paper:nearest (the paper's own rule between them).",
 ]
 GoalText = Annotated[
     str | None,
-    typer.Option(
-        "--goal",
-        help='Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow '
-        "a goal.",
-    ),
+    'Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow a goal.',
 ]
-ROUTER = typer.Option(
-    "--router", help="A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
-)
+ROUTER = "A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
 RouterSpec = Annotated[str, ROUTER]
-ROUTERS = typer.Option(
-    "--routers",
-    help="Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms].",
-)
+ROUTERS = "Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms]."
 RouterList = Annotated[str, ROUTERS]
-Arrivals = Annotated[
-    str | None,
-    typer.Option("--arrivals", help="poisson, bursty, fitted, diurnal, step, or the path of a trace file."),
-]
+Arrivals = Annotated[str | None, "poisson, bursty, fitted, diurnal, step, or the path of a trace file."]
 ArrivalsName = Annotated[
-    str,
-    typer.Option(
-        "--arrivals",
-        help="poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file.",
-    ),
+    str, "poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file."
 ]
-Rate = Annotated[
-    quantity.Rate | None, typer.Option("--rate", help="Mean arrival rate in requests per second.")
-]
-Seconds = Annotated[
-    RunSeconds | None, typer.Option("--seconds", help="Length of the run in simulated seconds.")
-]
-Deadline = Annotated[
-    Milliseconds | None, typer.Option("--deadline-ms", help="Deadline of each request in milliseconds.")
-]
+Rate = Annotated[quantity.Rate | None, "Mean arrival rate in requests per second."]
+Seconds = Annotated[RunSeconds | None, "Length of the run in simulated seconds."]
+Deadline = Annotated[Milliseconds | None, "Deadline of each request in milliseconds."]
 Data = Annotated[
-    Path | None,
-    typer.Option(
-        "--data", help="Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
-    ),
+    Path | None, "Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
 ]
-Seeds = Annotated[
-    Count, typer.Option("--seeds", help="Runs per router; figures are means, with 95 % intervals.")
-]
-Workers = Annotated[WorkerCount, typer.Option("--workers", help="Processes to use; 0 means one per core.")]
+Seeds = Annotated[Count, "Runs per router; figures are means, with 95 % intervals."]
+Workers = Annotated[WorkerCount, "Processes to use; 0 means one per core."]
 Plot = Annotated[
     Path | None,
     typer.Option(
         "--plot", callback=picture, help="Draw latency, accuracy against energy, and choices into a PNG."
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Leave the run in this folder, for slim report.")]
+Out = Annotated[Path | None, "Leave the run in this folder, for slim report."]
 
 _FAULT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+))?$")
 
@@ -213,90 +176,74 @@ class LoadOptions(Struct, frozen=True, kw_only=True):
     seconds: Seconds = None
     deadline_ms: Deadline = None
 
-    def apply(self, scenario: Scenario) -> Scenario:
-        """Return the scenario under this load."""
-        return scenario.with_load(
+    def apply(self, chosen: ChosenScenario) -> ChosenScenario:
+        """Return the same choice under this load."""
+        scenario = chosen.scenario.with_load(
             arrivals=self.arrivals,
             rate_per_s=self.rate,
             seconds=self.seconds,
             deadline_s=None if self.deadline_ms is None else self.deadline_ms / 1000,
         )
+        return replace(chosen, scenario=scenario)
+
+
+class PoolOptions(RayOptions, frozen=True, kw_only=True):
+    """Where many simulated runs are done."""
+
+    def open(self) -> Executor | None:
+        """Return the pool that runs are given to; None means processes on this machine."""
+        if self.engine == "local":
+            return None
+        from slimsched.serving.ray.engine import RayTasks
+
+        return RayTasks(self.address)
 
 
 class FaultOptions(Struct, frozen=True, kw_only=True):
     """Faults to put on the timeline."""
 
-    kill: Annotated[list[str], typer.Option("--kill", help="Kill a server, as server-0@10s.")] = []
-    hang: Annotated[list[str], typer.Option("--hang", help="Let a server hang, as server-0@10s.")] = []
-    restore: Annotated[list[str], typer.Option("--restore", help="Bring it back, as server-0@20s.")] = []
-    slow: Annotated[list[str], typer.Option("--slow", help="Slow it down, as server-0@5sx2.")] = []
-    slow_link: Annotated[
-        list[str], typer.Option("--slow-link", help="Slow its link down, as server-0@5sx4.")
-    ] = []
+    kill: Annotated[list[str], "Kill a server, as server-0@10s."] = []
+    hang: Annotated[list[str], "Let a server hang, as server-0@10s."] = []
+    restore: Annotated[list[str], "Bring it back, as server-0@20s."] = []
+    slow: Annotated[list[str], "Slow it down, as server-0@5sx2."] = []
+    slow_link: Annotated[list[str], "Slow its link down, as server-0@5sx4."] = []
 
-    leave: Annotated[
-        list[str], typer.Option("--leave", help="Let it finish its work and stop, as server-0@8s.")
-    ] = []
+    leave: Annotated[list[str], "Let it finish its work and stop, as server-0@8s."] = []
 
     def read(self) -> tuple[Fault, ...]:
         """Read the faults, earliest first."""
-        faults = [_read_fault("kill", text) for text in self.kill]
-        faults += [_read_fault("hang", text) for text in self.hang]
-        faults += [_read_fault("restore", text) for text in self.restore]
-        faults += [_read_fault("leave", text) for text in self.leave]
-        faults += [_read_fault("slow", text) for text in self.slow]
-        faults += [_read_fault("slow-link", text) for text in self.slow_link]
+        faults = [
+            _read_fault(name.replace("_", "-"), text)
+            for name in self.__struct_fields__
+            for text in getattr(self, name)
+        ]
         return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    """The scenario that the options choose, and the file it came from."""
-
-    scenario: Scenario
-    raw: dict[str, Any]
-    """The scenario file as it was read, with what the options changed."""
-    path: Path
-    is_shipped: bool
-
-    def setting(self, router: str, seed: int = 0, *, for_clients: bool = False) -> RunSetting:
-        """Return what the log of such a run must say, so that it can be replayed."""
-        beside = "" if self.is_shipped else str(self.path.parent.resolve())
-        return RunSetting(
-            scenario=self.raw,
-            beside=beside,
-            router=router,
-            seed=seed,
-            for_clients=for_clients,
-            models=outlines(self.scenario.cluster.models),
-        )
-
-    def for_clients(self, queue_s: float) -> "Choice":
-        """Return the choice with what clients are promised; without a deadline they wait up to `queue_s`."""
-        scenario = self.scenario.for_clients()
-        gateway = {**self.raw.get("gateway", {}), "queue_s": queue_s}
-        return replace(
-            self,
-            scenario=replace(scenario, gateway=replace(scenario.gateway, queue_s=queue_s)),
-            raw={**self.raw, "gateway": gateway},
-        )
-
-    def under(self, load: LoadOptions) -> "Choice":
-        """Return the same choice under another load."""
-        return replace(self, scenario=load.apply(self.scenario))
-
-    def about(self, seed: int, seeds: int = 1) -> About:
-        """Describe a run for its folder: the scenario file with everything that the command line changed."""
-        scenario = self.scenario
-        load, faults = msgspec.to_builtins(scenario.load), msgspec.to_builtins(scenario.faults)
-        return About(
-            kind="requests",
-            title=f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name,
-            seed=seed,
-            seeds=seeds,
-            config={**self.raw, "load": load} | ({"fault": list(faults)} if faults else {}),
-            faults=scenario.faults,
-            models=outlines(scenario.cluster.models, plans=True),
-        )
+def write_folder(
+    out: Path,
+    chosen: ChosenScenario,
+    traces: Sequence[Trace],
+    rows: Sequence[dict[str, Any]],
+    *,
+    seed: int,
+    seeds: int = 1,
+) -> None:
+    """Leave runs in a folder that was made for them: the scenario as it was run, figures, arrivals."""
+    scenario, first = chosen.scenario, traces[0].summary
+    load, faults, gateway = map(msgspec.to_builtins, (scenario.load, scenario.faults, scenario.gateway))
+    arrays = trace_arrays(traces, scenario.load.arrivals_s(np.random.default_rng(seed)))
+    arrays |= energy_bound(scenario.cluster, max(1, first.arrived) / first.seconds, scenario.shares)
+    about = About(
+        kind="requests",
+        title=f"{scenario.name}: {scenario.description}" if scenario.description else scenario.name,
+        seed=seed,
+        seeds=seeds,
+        config={**chosen.raw, "load": load, "gateway": gateway} | ({"fault": list(faults)} if faults else {}),
+        faults=scenario.faults,
+        models=outlines(scenario.cluster.models, plans=True),
+    )
+    write_run(out, about, rows, arrays, traces[0].frames)
 
 
 class ScenarioOptions(Struct, frozen=True, kw_only=True):
@@ -307,9 +254,25 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
     model: ModelSources = None
     accuracy: Accuracy = None
 
-    def read(self, goal: str | None = None) -> Choice:
+    def read(self, goal: str | None = None) -> ChosenScenario:
         """Read the scenario; a goal given here replaces the one of the file."""
-        return _read(self.scenario, self.config, self.model, accuracy=self.accuracy, goal=goal)
+        return choose_scenario(
+            self.scenario, self.config, self.model or (), accuracy=self.accuracy, goal=goal
+        )
+
+
+class ServedScenarioOptions(Struct, frozen=True, kw_only=True):
+    """What to serve: a scenario, or this machine as it is."""
+
+    scenario: Annotated[
+        str | None,
+        "Serve a shipped scenario instead of what this machine has: laptop or algorithm1-cpu (CPU), h200 "
+        "or algorithm1 (that GPU), or one-gpu, with a --model that was profiled on this GPU.",
+    ] = None
+    config: Annotated[Path | None, "Serve a scenario file of your own (slim machine --out writes one)."] = (
+        None
+    )
+    model: ModelSources = None
 
 
 class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
@@ -319,45 +282,12 @@ class LiveScenarioOptions(Struct, frozen=True, kw_only=True):
     config: ConfigFile = None
     model: ModelSources = None
 
-    def read(self, goal: str | None = None) -> Choice:
+    def read(self, goal: str | None = None) -> ChosenScenario:
         """Read the scenario; a goal given here replaces the one of the file."""
-        return _read(self.scenario, self.config, self.model, goal=goal)
+        return choose_scenario(self.scenario, self.config, self.model or (), goal=goal)
 
 
-def check_reach(routers: list[str], scenario: Scenario) -> None:
-    """Refuse a router whose own goal, the one in brackets, the scenario's models cannot reach."""
-    for router in routers:
-        goal = split_goal(router)[1]
-        if goal is not None:
-            check_reachable(goal, scenario.cluster.models)
-            check_affordable(goal, scenario.cluster)
-
-
-def goal_by_which(router: str, scenario: Scenario) -> Goal | None:
-    """Return the goal by which a router's run is judged: the one in its brackets, or the scenario's."""
-    return split_goal(router)[1] or scenario.goal
-
-
-def check_goal(goal: str | None, routers: list[str]) -> None:
-    """Refuse a goal that none of the routers would follow."""
-    if goal is not None and not any(follows_goal(router) for router in routers):
-        named = f"router '{routers[0]}' follows" if len(routers) == 1 else "these routers follow"
-        raise ConfigError(f"{named} no goal ({goal}); use the router goal")
-
-
-def arrival_s(scenario: Scenario, seed: int) -> NDArray[np.float64]:
-    """When the requests of a run arrive, for a seed."""
-    return scenario.load.arrivals_s(np.random.default_rng(seed))
-
-
-def _read(name: str, config: Path | None, models: list[str] | None, **changed: str | None) -> Choice:
-    """Read a scenario by name, or from a file, with some of its keys changed."""
-    raw, path = read_scenario(str(config) if config is not None else name, models=models or (), **changed)
-    scenario = build_scenario(raw, path.name, path.parent)
-    return Choice(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
-
-
-def _read_fault(kind: Literal["kill", "hang", "restore", "leave", "slow", "slow-link"], text: str) -> Fault:
+def _read_fault(kind: str, text: str) -> Fault:
     """Read 'server-0@10s', or 'server-0@10sx2.5' for a slow-down."""
     match = _FAULT.match(text)
     if match is None or (kind in ("slow", "slow-link")) != (match["factor"] is not None):

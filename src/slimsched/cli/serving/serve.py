@@ -1,28 +1,30 @@
-"""`slim serve`: the cluster behind the Open Inference Protocol."""
+"""`slim serve` and `slim machine`: read and check the options; `serving/app.py` chooses and serves."""
 
-import os
+import json
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli.options import need, with_options
-from slimsched.cli.serving.engine import EngineOptions, ServeOptions
-from slimsched.cli.serving.scenario import (
-    Choice,
-    LiveScenarioOptions,
-    check_goal,
-    check_reach,
-)
+from slimsched.cli.options import AsJson, need, with_options
+from slimsched.cli.serving.scenario import GoalText, ModelSources, ServedScenarioOptions
 from slimsched.core.config import ConfigError
-from slimsched.serving.routers.registry import SERVING
+from slimsched.serving.measure.machine import MachineOptions
+from slimsched.serving.options import FORMATS, EngineOptions, ServeOptions, set_up_logs
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
 @with_options
-def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeOptions) -> None:
+def command(
+    scenario: ServedScenarioOptions, machine: MachineOptions, engine: EngineOptions, served: ServeOptions
+) -> None:
     """Serve models on this machine until told to stop (SIGTERM or Ctrl-C drains first).
+
+    Without a scenario it serves on all GPUs, else on all cores. It measures what it does not know about a
+    model here, and keeps that for the next start. slim machine shows what it would choose.
 
     Examples:
 
@@ -32,13 +34,13 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --model my-model --model another
 
+      slim serve --devices cuda:0,cuda:1 --precision bf16
+
+      slim serve --devices cpu --cores 4
+
       slim serve --router my_router.py:MyRouter
 
       slim serve --http-port 9000 --token-file token.txt
-
-      slim serve --log logs
-
-      slim serve --model cats --model dogs
 
       slim serve --model-repository models
 
@@ -46,35 +48,73 @@ def command(scenario: LiveScenarioOptions, engine: EngineOptions, served: ServeO
 
       slim serve --cors https://example.org
 
-      slim serve --engine ray --address auto
+      slim serve --scenario laptop --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
     """
-    from slimsched.serving.api import metrics
-    from slimsched.serving.api.ciphers import CIPHERS
-    from slimsched.serving.live.wire import run
-
-    check_goal(served.goal, [served.router])
-    chosen = scenario.read(served.goal)
-    check_reach([served.router], chosen.scenario)
-    engine.check()
+    if engine.engine == "local":
+        need("torch")  # in the server processes, where nobody would see that it is missing
+    elif scenario.scenario is None and scenario.config is None:
+        raise ConfigError(
+            "--engine ray has other machines than this one; name what to serve with --scenario or --config"
+        )
     if served.otel:
         need("opentelemetry.sdk")
     if served.model_repository is not None and engine.engine != "local":
         raise ConfigError("--model-repository works with --engine local only; leave one of them out")
     if served.shared_memory:
         _check_shared_memory(served)
-    if served.log_format not in metrics.FORMATS:
+    if served.log_format not in FORMATS:
         raise ConfigError(f"--log-format '{served.log_format}' is unknown; use text or json")
-    metrics.set_up(served.log_format, os.environ.get("SLIM_LOG", "INFO"))
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # servers are started afresh, never forked
-    os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
+    set_up_logs(served.log_format)
     console = Console(stderr=True, quiet=served.log_format == "json")
     if served.host not in LOCAL_HOSTS and not (served.token or served.token_file):
         console.print(
             f"[yellow]listening at {served.host} without a token: anyone can use this server[/yellow]"
         )
-    run(_serve(chosen, engine, served, console))
+    from slimsched.serving.app import choose, serve_chosen
+
+    chosen, plan = choose(scenario.scenario, scenario.config, scenario.model or (), machine, served, console)
+    if not serve_chosen(chosen, served, engine, console, plan):
+        raise typer.Exit(1)
+
+
+@with_options
+def machine_command(
+    machine: MachineOptions,
+    model: ModelSources = None,
+    goal: GoalText = None,
+    out: Annotated[
+        Path | None, "Write the scenario into this file (.toml), for --config of slim serve or simulate."
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what slim serve would choose on this machine, and what it can carry; serve nothing.
+
+    Examples:
+
+      slim machine
+
+      slim machine --model my-model --cores 4 --json
+
+      slim machine --out mine.toml
+    """
+    need("torch")
+    from slimsched.serving.app import choose
+    from slimsched.serving.measure.machine import describe, write_scenario
+
+    served = ServeOptions(goal=goal)
+    chosen, plan = choose(None, None, model or (), machine, served, Console(stderr=True))
+    assert plan is not None
+    if out is not None:
+        write_scenario(out, plan)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(plan.facts)))
+        return
+    for line in describe(plan, chosen.scenario):
+        print(line)
+    if out is not None:
+        print(f"written: {out}; serve it with slim serve --config {out}")
 
 
 def _check_shared_memory(served: ServeOptions) -> None:
@@ -86,40 +126,3 @@ def _check_shared_memory(served: ServeOptions) -> None:
             f"--shared-memory with --host {served.host} lets anyone read and write this user's shared "
             "memory; give --token-file as well, or listen on this machine only"
         )
-
-
-def serve(
-    *models: str | Path,
-    scenario: str = "laptop",
-    goal: str | None = None,
-    router: str = SERVING,
-    host: str = "127.0.0.1",
-    http_port: int = 8000,
-    grpc_port: int = 8001,
-    token: str = "",
-) -> None:
-    """Serve models on this machine until told to stop, as `slim serve` does.
-
-    Each model is a folder; without any, the shipped network is served. `scenario` is the name of a shipped
-    scenario, or the path of one of your own.
-    """
-    from slimsched.serving.live.wire import run
-
-    is_file = scenario.endswith(".toml")
-    options = LiveScenarioOptions(
-        scenario="laptop" if is_file else scenario,
-        config=Path(scenario) if is_file else None,
-        model=[str(model) for model in models] or None,
-    )
-    check_goal(goal, [router])
-    served = ServeOptions(
-        router=router, goal=goal, host=host, http_port=http_port, grpc_port=grpc_port, token=token
-    )
-    run(_serve(options.read(goal), EngineOptions(), served, Console(stderr=True)))
-
-
-async def _serve(chosen: Choice, engine: EngineOptions, served: ServeOptions, console: Console) -> None:
-    from slimsched.cli.serving.front_door import FrontDoor  # it needs the event loop, and imports gRPC
-
-    if not await FrontDoor(chosen, engine, served, console).run():
-        raise typer.Exit(1)

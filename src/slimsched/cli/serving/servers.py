@@ -63,10 +63,10 @@ def _ask(namespace: str, address: str, method: str, *names: str) -> Any:
     connect(address, namespace)
     import ray
 
-    from slimsched.serving.ray.roster import NAME
+    from slimsched.serving.ray.messages import ROSTER
 
     try:
-        roster = ray.get_actor(NAME, namespace)
+        roster = ray.get_actor(ROSTER, namespace)
     except ValueError:
         raise RayError(
             f"nobody serves in namespace '{namespace}'; see slim serve --engine ray --attach"

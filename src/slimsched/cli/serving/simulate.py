@@ -9,79 +9,53 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
 from slimsched.cli.options import AsJson, Seed, file_to_write, with_options
 from slimsched.cli.progress import count_bar
-from slimsched.cli.serving.engine import PoolOptions
 from slimsched.cli.serving.scenario import (
     ROUTER,
     ROUTERS,
-    Choice,
     Data,
     FaultOptions,
     GoalText,
     LoadOptions,
     Out,
     Plot,
+    PoolOptions,
     Rate,
     ScenarioOptions,
     Seeds,
     Workers,
-    arrival_s,
-    check_goal,
-    check_reach,
-    goal_by_which,
+    run_in_turn,
+    write_folder,
 )
-from slimsched.cli.table import caveats, print_summaries
+from slimsched.cli.table import print_runs
 from slimsched.core.config import Amount, ConfigError, Seconds
 from slimsched.core.log import LogWriter, Observer, log_path
+from slimsched.dashboard.pictures import plot_runs
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, Cluster
 from slimsched.serving.domain.request import NEVER_S
-from slimsched.serving.gateway.bounds import FluidOptimum, capacity_per_s, fluid_optimum, sure_optimum
+from slimsched.serving.gateway.bounds import FluidOptimum, capacity_per_s, fluid_optimum, says_sure
 from slimsched.serving.gateway.messages import SERVED_QUEUE_S
-from slimsched.serving.routers.registry import split_specs
+from slimsched.serving.routers.registry import check_goal, check_reach, split_specs
+from slimsched.serving.scenario.files import ChosenScenario
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.run import Compared, compare, gather, simulate
-from slimsched.serving.telemetry.live_view import Recorder
 from slimsched.serving.telemetry.meter import Trace
-from slimsched.serving.telemetry.pictures import plot_runs
-from slimsched.serving.telemetry.run_folder import (
-    BoundCurve,
-    energy_bound,
-    make_folder,
-    trace_arrays,
-    write_run,
-)
+from slimsched.serving.telemetry.run_folder import make_folder
 
 # -- `slim bound`: the best accuracy any router could give at a load.
-
-
-class Bound(Struct, frozen=True, kw_only=True):
-    """The fluid optimum of a scenario, and what its cluster can carry."""
-
-    scenario: str
-    rate_per_s: float
-    accuracy: float
-    served_share: float
-    active_power_w: float
-    accuracies: dict[str, float]
-    capacity_per_s: dict[str, float]
-    mix_per_s: dict[str, float]
-    sure_accuracy: float | None = None
-    sure_further: float | None = None
 
 
 @with_options
 def bound_command(
     scenario: ScenarioOptions,
     rate: Rate = None,
-    power: Annotated[
-        Amount | None, typer.Option("--power", help="Power budget of the whole cluster, in watts above idle.")
-    ] = None,
+    power: Annotated[Amount | None, "Power budget of the whole cluster, in watts above idle."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the fluid bounds on accuracy, and how much the cluster can carry at each choice.
@@ -95,31 +69,31 @@ def bound_command(
 
       slim bound --scenario edge-12 --rate 4000 --power 150 --json
     """
-    bound = find_bound(scenario.read().under(LoadOptions(rate=rate)).scenario, power)
+    bound = _bound_of(LoadOptions(rate=rate).apply(scenario.read()).scenario, power)
     if as_json:
-        print(json.dumps(to_builtins(bound), indent=1))
+        print(json.dumps(bound, indent=1))
     else:
         _print_bound(Console(), bound)
 
 
-def find_bound(scenario: Scenario, power_w: float | None) -> Bound:
-    """Solve the fluid problem at the scenario's rate."""
-    cluster, rate_per_s = scenario.cluster, scenario.load.rate_per_s
-    shares = scenario.shares or None
-    best = fluid_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
-    sure = sure_optimum(cluster, rate_per_s, shares=shares, active_power_w=power_w)
-    return Bound(
-        scenario=scenario.name,
-        rate_per_s=rate_per_s,
-        accuracy=best.accuracy,
-        served_share=best.served_share,
-        active_power_w=best.power_w,
-        accuracies={model.name: best.accuracies[model.number] for model in cluster.models},
-        capacity_per_s=_capacities(cluster),
-        mix_per_s=_mix(cluster, best),
-        sure_accuracy=None if sure is None else sure.accuracy,
-        sure_further=None if sure is None else sure.further,
-    )
+def _bound_of(scenario: Scenario, power_w: float | None) -> dict[str, Any]:
+    """Solve the fluid problem at the scenario's rate; say what its cluster can carry."""
+    cluster, rate_per_s, sure = scenario.cluster, scenario.load.rate_per_s, None
+    best = fluid_optimum(cluster, rate_per_s, shares=scenario.shares, active_power_w=power_w)
+    if says_sure(cluster):
+        sure = fluid_optimum(cluster, rate_per_s, shares=scenario.shares, active_power_w=power_w, sure=True)
+    return {
+        "scenario": scenario.name,
+        "rate_per_s": rate_per_s,
+        "accuracy": best.accuracy,
+        "served_share": best.served_share,
+        "active_power_w": best.power_w,
+        "accuracies": {model.name: best.accuracies[model.number] for model in cluster.models},
+        "capacity_per_s": _capacities(cluster),
+        "mix_per_s": _mix(cluster, best),
+        "sure_accuracy": None if sure is None else sure.accuracy,
+        "sure_further": None if sure is None else sure.further,
+    }
 
 
 def _capacities(cluster: Cluster) -> dict[str, float]:
@@ -146,29 +120,29 @@ def _mix(cluster: Cluster, best: FluidOptimum) -> dict[str, float]:
     return dict(sorted(rates.items(), key=lambda pair: -pair[1])[:5])
 
 
-def _print_bound(console: Console, bound: Bound) -> None:
+def _print_bound(console: Console, bound: dict[str, Any]) -> None:
     console.print(
-        f"{bound.scenario} at {bound.rate_per_s:g} requests per second: accuracy at most "
-        f"{100 * bound.accuracy:.2f} %, {100 * bound.served_share:.1f} % served, "
-        f"{bound.active_power_w:.0f} W above idle"
+        f"{bound['scenario']} at {bound['rate_per_s']:g} requests per second: accuracy at most "
+        f"{100 * bound['accuracy']:.2f} %, {100 * bound['served_share']:.1f} % served, "
+        f"{bound['active_power_w']:.0f} W above idle"
     )
-    if bound.sure_accuracy is not None and bound.sure_further is not None:
+    if bound["sure_accuracy"] is not None:
         console.print(
             f"This holds for routers that do not look at examples. Stopping when sure: at most "
-            f"{100 * bound.sure_accuracy:.2f} %, with a further plan for {100 * bound.sure_further:.0f} % of "
-            "requests"
+            f"{100 * bound['sure_accuracy']:.2f} %, with a further plan for "
+            f"{100 * bound['sure_further']:.0f} % of requests"
         )
-    if len(bound.accuracies) > 1:
-        parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound.accuracies.items())
+    if len(bound["accuracies"]) > 1:
+        parts = ", ".join(f"{name} {100 * value:.2f} %" for name, value in bound["accuracies"].items())
         console.print(f"by model: {parts}")
     mix = Table("plan", "requests/s", title="What the optimum serves", title_justify="left")
-    for plan, rate_per_s in bound.mix_per_s.items():
+    for plan, rate_per_s in bound["mix_per_s"].items():
         mix.add_row(plan, f"{rate_per_s:,.0f}")
     console.print(mix)
     capacity = Table(
         "choice", "capacity, requests/s", title="What the cluster can carry", title_justify="left"
     )
-    for choice, rate_per_s in bound.capacity_per_s.items():
+    for choice, rate_per_s in bound["capacity_per_s"].items():
         capacity.add_row(choice, f"{rate_per_s:,.0f}")
     console.print(capacity)
 
@@ -184,18 +158,12 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
 
     routers: Annotated[str | None, ROUTERS] = None
     goal: GoalText = None
-    warmup: Annotated[
-        Seconds, typer.Option("--warmup", help="Seconds at the start that all figures leave out.")
-    ] = 0.0
+    warmup: Annotated[Seconds, "Seconds at the start that all figures leave out."] = 0.0
     seed: Seed = 0
     seeds: Seeds = 1
     workers: Workers = 0
     live: Annotated[
-        bool,
-        typer.Option(
-            "--live",
-            help="Run on real servers of this machine, router after router, as often as --seeds says.",
-        ),
+        bool, "Run on real servers of this machine, router after router, as often as --seeds says."
     ] = False
     data: Data = None
     plot: Plot = None
@@ -234,7 +202,7 @@ def compare_command(
 
       slim compare --live --scenario laptop --rate 200 --seconds 10 --routers sed,goal
     """
-    chosen = scenario.read(compared.goal).under(load)
+    chosen = load.apply(scenario.read(compared.goal))
     chosen = replace(chosen, scenario=chosen.scenario.with_load(warmup_s=compared.warmup))
     go = _run_live if compared.live else _run_all
     runs = go(chosen, compared, pool, quiet=as_json)
@@ -243,16 +211,22 @@ def compare_command(
         plot_runs([one.trace for one in runs], chosen.scenario.cluster.models, title, compared.plot)
     rows = [{**msgspec.to_builtins(one.summary), "ci95": one.ci95} for one in runs]
     if compared.out is not None:
-        _write_compared(compared.out, chosen, compared, runs, rows)
+        traces = [one.trace for one in runs]
+        write_folder(
+            make_folder(compared.out), chosen, traces, rows, seed=compared.seed, seeds=compared.seeds
+        )
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
-        _print_compared(Console(), chosen, runs, live=compared.live, written=(compared.plot, compared.out))
+        notes, written = _notes_of_comparison(chosen.scenario, runs), (compared.plot, compared.out)
+        print_runs(Console(), chosen.scenario, runs, notes, written, live=compared.live)
 
 
-def _run_all(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+def _run_all(
+    chosen: ChosenScenario, compared: CompareOptions, pool: PoolOptions, *, quiet: bool
+) -> list[Compared]:
     specs = compared.specs()
-    check_reach(specs, chosen.scenario)
+    check_reach(specs, chosen.scenario.cluster)
     with count_bar(f"simulating {chosen.scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
         return compare(
             chosen.scenario,
@@ -265,16 +239,16 @@ def _run_all(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, qui
         )
 
 
-def _run_live(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, quiet: bool) -> list[Compared]:
+def _run_live(
+    chosen: ChosenScenario, compared: CompareOptions, pool: PoolOptions, *, quiet: bool
+) -> list[Compared]:
     """Run the routers in turn on real servers; every other round backwards."""
     if pool.engine != "local" or compared.warmup:
         raise ConfigError(
             "--live runs on servers of this machine, from the first request: leave out --engine and --warmup"
         )
-    from slimsched.cli.serving.scenario import run_in_turn
-
     specs, scenario = compared.specs(), chosen.scenario
-    check_reach(specs, scenario)
+    check_reach(specs, scenario.cluster)
     idle_w = max(profile.idle_w for profile in scenario.cluster.profiles)
     with count_bar(f"serving {scenario.name}", len(specs) * compared.seeds, quiet=quiet) as bar:
         done = iter(range(-1, len(specs) * compared.seeds))
@@ -289,45 +263,21 @@ def _run_live(chosen: Choice, compared: CompareOptions, pool: PoolOptions, *, qu
     return [gather([row.measured(idle_w) for row in rows if row.router == spec]) for spec in specs]
 
 
-def _write_compared(
-    out: Path, chosen: Choice, compared: CompareOptions, runs: list[Compared], rows: list[dict[str, Any]]
-) -> None:
-    arrays = trace_arrays([one.trace for one in runs], arrival_s(chosen.scenario, compared.seed))
-    first = runs[0].trace.summary
-    arrays |= energy_bound(
-        chosen.scenario.cluster, max(1, first.arrived) / first.seconds, chosen.scenario.shares
-    )
-    write_run(make_folder(out), chosen.about(compared.seed, compared.seeds), rows, arrays)
-
-
-def _print_compared(
-    console: Console, chosen: Choice, runs: list[Compared], *, live: bool, written: tuple[Path | None, ...]
-) -> None:
-    scenario, load = chosen.scenario, chosen.scenario.load
-    first = runs[0].summary
+def _notes_of_comparison(scenario: Scenario, runs: list[Compared]) -> list[str]:
+    """Say under which load, by which table and beside which bounds routers were compared."""
+    load, first = scenario.load, runs[0].summary
     sure = max(one.summary.sure_bound_accuracy for one in runs)
-    print_summaries(
-        console,
-        [one.summary for one in runs],
-        f"{scenario.name}{', live' if live else ''}: {scenario.description}",
-        [one.ci95 for one in runs],
-        [(goal_by_which(one.summary.router, scenario), one.runs) for one in runs],
-    )
     deadline = f", deadline {load.deadline_s:g} s" if load.deadline_s < NEVER_S else ""
-    console.print(
+    notes = [
         f"{load.description}{deadline}; accuracy table '{scenario.cluster.models[0].quality.name}', "
         f"fluid bound {100 * first.bound_accuracy:.2f} %; energy {first.energy_source}"
-    )
+    ]
     if sure:
-        console.print(
+        notes.append(
             f"The fluid bound holds for routers that do not look at examples; stopping when sure, "
             f"{100 * sure:.2f} % is possible."
         )
-    for caveat in caveats([one.summary for one in runs], len(runs[0].runs)):
-        console.print(caveat, markup=False)
-    for path in written:
-        if path is not None:
-            console.print(f"written: {path}")
+    return notes
 
 
 # -- `slim simulate`: one router on one scenario.
@@ -339,11 +289,8 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     router: Annotated[str | None, ROUTER] = None
     goal: GoalText = None
     seed: Seed = 0
-    drain: Annotated[bool, typer.Option("--drain", help="Continue until every request is answered.")] = False
-    as_served: Annotated[
-        bool,
-        typer.Option("--as-served", help="Refuse and drop what cannot be in time, as slim serve does."),
-    ] = False
+    drain: Annotated[bool, "Continue until every request is answered."] = False
+    as_served: Annotated[bool, "Refuse and drop what cannot be in time, as slim serve does."] = False
     log: Annotated[
         Path | None,
         typer.Option("--log", callback=file_to_write, help="Write the event log (.jsonl or .jsonl.gz)."),
@@ -382,8 +329,8 @@ def simulate_command(
       slim simulate --router lp --seconds 10 --out runs/lp && slim report runs/lp
     """
     check_goal(simulated.goal, [simulated.spec])
-    chosen = scenario.read(simulated.goal).under(load)
-    check_reach([simulated.spec], chosen.scenario)
+    chosen = load.apply(scenario.read(simulated.goal))
+    check_reach([simulated.spec], chosen.scenario.cluster)
     chosen = replace(chosen, scenario=chosen.scenario.with_faults(faults.read()))
     if simulated.as_served:
         chosen = chosen.for_clients(chosen.scenario.gateway.queue_s or SERVED_QUEUE_S)
@@ -400,7 +347,9 @@ def simulate_command(
         scaling = {} if chosen.scenario.autoscale is None else {"scaling": steps.taken}
         print(msgspec.json.encode(msgspec.to_builtins(trace.summary) | scaling).decode())
     else:
-        _print_run(Console(), chosen, trace, steps, written=(simulated.log, simulated.plot, simulated.out))
+        notes = _notes_of_run(chosen.scenario, trace, steps)
+        written = simulated.log, simulated.plot, simulated.out
+        print_runs(Console(), chosen.scenario, [gather([trace])], notes, written)
 
 
 class ScaleSteps:
@@ -415,11 +364,10 @@ class ScaleSteps:
             self.taken += [{"at_s": now_s, **msgspec.to_builtins(step)} for step in commands]
 
 
-def _run_one(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, quiet: bool) -> Trace:
+def _run_one(chosen: ChosenScenario, simulated: SimulateOptions, steps: ScaleSteps, *, quiet: bool) -> Trace:
     """Simulate, writing the logs and the folder that were asked for."""
     scenario = chosen.scenario
     observers: list[Observer] = [] if scenario.autoscale is None else [steps]
-    recorder = None
     setting = chosen.setting(simulated.spec, simulated.seed, for_clients=simulated.as_served)
     header = setting.header()
     with ExitStack() as stack:
@@ -428,53 +376,34 @@ def _run_one(chosen: Choice, simulated: SimulateOptions, steps: ScaleSteps, *, q
         if simulated.out is not None:
             events = log_path(make_folder(simulated.out))
             observers.append(stack.enter_context(LogWriter(events, header)))
-            curve = BoundCurve(scenario.cluster, scenario.shares)
-            recorder = Recorder(
-                scenario.cluster,
-                simulated.spec,
-                seconds=scenario.load.seconds,
-                bound=curve.accuracy,
-                sure_bound=curve.sure_accuracy,
-            )
-            observers.append(recorder)
         if not quiet:
             text = f"simulating {scenario.load.seconds:g} s of {scenario.name}"
             stack.enter_context(Console(stderr=True).status(text))
         trace = simulate(
-            scenario, simulated.spec, seed=simulated.seed, drain=simulated.drain, observers=observers
+            scenario,
+            simulated.spec,
+            seed=simulated.seed,
+            drain=simulated.drain,
+            observers=observers,
+            record=simulated.out is not None,
         )
-    if simulated.out is not None and recorder is not None:
-        _write_run(simulated.out, chosen, simulated.seed, trace, recorder)
+    if simulated.out is not None:
+        rows = [msgspec.to_builtins(trace.summary)]
+        write_folder(simulated.out, chosen, [trace], rows, seed=simulated.seed)
     return trace
 
 
-def _write_run(out: Path, chosen: Choice, seed: int, trace: Trace, recorder: Recorder) -> None:
-    summary = trace.summary
-    arrays = trace_arrays([trace], arrival_s(chosen.scenario, seed))
-    arrays |= energy_bound(
-        chosen.scenario.cluster, max(1, summary.arrived) / summary.seconds, chosen.scenario.shares
-    )
-    write_run(out, chosen.about(seed), [msgspec.to_builtins(summary)], arrays, recorder.frames)
-
-
-def _print_run(
-    console: Console, chosen: Choice, trace: Trace, steps: ScaleSteps, *, written: tuple[Path | None, ...]
-) -> None:
+def _notes_of_run(scenario: Scenario, trace: Trace, steps: ScaleSteps) -> list[str]:
+    """Say under which load a router ran, what became of the requests, and what the autoscaler did."""
     row = trace.summary
-    scenario = chosen.scenario
-    goal = goal_by_which(row.router, scenario)
-    print_summaries(console, [row], f"{scenario.name}: {scenario.description}", goals=[(goal, [row])])
-    console.print(f"{scenario.load.description}")
-    console.print(
+    notes = [
+        scenario.load.description,
         f"arrived {row.arrived}, answered {row.completed}, dropped {row.dropped}, "
         f"unfinished {row.unfinished}, lost {row.lost}, answered twice {row.duplicates}; "
         f"mean batch {row.batch_mean:.1f}; {1e3 * row.energy_j_per_request:.3g} mJ per answer above idle, "
-        f"energy {row.energy_source}; {row.requests_per_wall_s:,.0f} simulated requests per second"
-    )
-    for caveat in caveats([row]):
-        console.print(caveat, markup=False)
-    for step in steps.taken:
-        console.print(f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}")
-    for path in written:
-        if path is not None:
-            console.print(f"written: {path}")
+        f"energy {row.energy_source}; {row.requests_per_wall_s:,.0f} simulated requests per second",
+    ]
+    return notes + [
+        f"autoscaler: {step['servers']} servers from {step['at_s']:.2f} s on, {step['reason']}"
+        for step in steps.taken
+    ]

@@ -34,7 +34,7 @@ function shadesOf(frame) { // models that share names share a ramp of colours; u
     const members = family.map((one, n) => [one, n]).filter(([one]) => one === family[place]).map(([, n]) => n);
     const at = members.length > 1 ? members.indexOf(place) / (members.length - 1) : 0.67, ramp = families.indexOf(family[place]) % RAMPS;
     const [from, to, way] = at < 0.5 ? ["narrow", "middle", 2 * at] : ["middle", "wide", 2 * at - 1];
-    return `color-mix(in oklab, var(--${to}${ramp}) ${Math.round(100 * way)}%, var(--${from}${ramp}))`;
+    return `color-mix(in srgb, var(--${to}${ramp}) ${Math.round(100 * way)}%, var(--${from}${ramp}))`;
   });
 }
 

@@ -5,11 +5,8 @@ who may be stopped. Those named after a paper are our reading of it, on our mach
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import ClassVar
-
-from msgspec import Struct
 
 from slimsched.core.config import PositiveSeconds
 from slimsched.jobs.domain import Tier, Topology
@@ -17,29 +14,7 @@ from slimsched.jobs.policies.dally import BenefitTuner
 from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
 
-# -- An order given by a score of features: the place of a learned orderer.
-#
-# The score is a function of what a scheduler may know about a waiting job; lower runs first. The default is a
-# linear score set by hand; a trained one takes its place as `Scored(score=...)`.
-
-
-class Features(Struct, frozen=True, kw_only=True, gc=False):
-    """What a learned orderer sees of one waiting job."""
-
-    gpus: int
-    attained_gpu_s: float
-    waited_s: float
-    sensitivity: float
-    preemptions: int
-
-
-Score = Callable[[Features], float]
-
-
-def by_hand(features: Features) -> float:
-    """Attained service and size count against a job, an hour of waiting for it."""
-    attained_h = features.attained_gpu_s / 3600.0
-    return attained_h + 0.05 * features.gpus - features.waited_s / 3600.0 - 0.1 * features.sensitivity
+# -- An order given by a score of features, set by hand: what a learned order is compared with.
 
 
 class Scored(Policy):
@@ -47,23 +22,14 @@ class Scored(Policy):
 
     reorders = True
 
-    def __init__(self, score: Score = by_hand) -> None:
-        self._score = score
+    def __init__(self) -> None:
         self._tuner = BenefitTuner()
 
     def key(self, job: JobState, now_s: float) -> Key:
-        """The score."""
-        return (
-            self._score(
-                Features(
-                    gpus=job.gpus,
-                    attained_gpu_s=job.gpus * job.served_s,
-                    waited_s=now_s - job.since_s,
-                    sensitivity=job.sensitivity,
-                    preemptions=job.preemptions,
-                )
-            ),
-        )
+        """Attained service and size count against a job, an hour of waiting for it."""
+        attained_h = job.gpus * job.served_s / 3600.0
+        waited_h = (now_s - job.since_s) / 3600.0
+        return (attained_h + 0.05 * job.gpus - waited_h - 0.1 * job.sensitivity,)
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """The benefit tuner's."""
@@ -104,18 +70,11 @@ class ASrpt(Policy):
         self._virtual.clear()
         self._done.clear()
 
-    def predict_s(self, job: JobState) -> float:
-        """Mean service of finished jobs like this one."""
-        for like in ((job.job.model, job.gpus), ("", job.gpus), ("", 0)):
-            total_s, count = self._sums.get(like, (0.0, 0))
-            if count:
-                return total_s / count
-        return DEFAULT_S
-
     def admit(self, job: JobState, now_s: float) -> None:
         """Let the virtual machine work until now, then give it the new job."""
         self._advance(now_s)
-        job.estimate_s = self.predict_s(job)
+        sums = [self._sums[like] for like in _likes(job) if like in self._sums]
+        job.estimate_s = sums[0][0] / sums[0][1] if sums else DEFAULT_S
         heappush(self._virtual, (job.estimate_s * job.gpus, job.seq, job.id))
 
     def key(self, job: JobState, now_s: float) -> Key:
@@ -133,7 +92,7 @@ class ASrpt(Policy):
 
     def finished(self, job: JobState, service_s: float) -> None:
         """Learn from what the job needed."""
-        for like in ((job.job.model, job.gpus), ("", job.gpus), ("", 0)):
+        for like in _likes(job):
             total_s, count = self._sums.get(like, (0.0, 0))
             self._sums[like] = (total_s + service_s, count + 1)
         self._done.pop(job.id, None)
@@ -152,6 +111,38 @@ class ASrpt(Policy):
             self._finished += 1
 
 
+def _likes(job: JobState) -> tuple[tuple[str, int], ...]:
+    """The groups of jobs by which this one is predicted, the closest first."""
+    return ((job.job.model, job.gpus), ("", job.gpus), ("", 0))
+
+
+# -- Whoever has the least of something goes first, and may have those stopped that have more of it.
+
+
+class LeastFirst(Policy):
+    """The least of a measure first, then by arrival; whoever has most of it is stopped first."""
+
+    preempts = True
+    hysteresis: ClassVar[float] = 1.0
+    """How many times as much a job must have to be stopped for another."""
+
+    def measure(self, job: JobState, now_s: float) -> float:
+        """Return how much a job has, or has had."""
+        raise NotImplementedError
+
+    def key(self, job: JobState, now_s: float) -> Key:
+        """Least first, then arrival."""
+        return (self.measure(job, now_s), job.job.arrival_s)
+
+    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
+        """Stop a job that has more."""
+        return self.measure(running, now_s) > self.hysteresis * waiting.key[0]
+
+    def rank(self, running: JobState, now_s: float) -> float:
+        """Whoever has most goes first."""
+        return self.measure(running, now_s)
+
+
 # -- Max-min fairness over GPU-time in rounds: what Gavel's policy of that name does with one kind of GPU.
 #
 # Every round the GPUs go to the jobs that have had the least GPU-time, and a job that has had more than one
@@ -160,29 +151,16 @@ class ASrpt(Policy):
 ROUND_S = 360.0
 
 
-class MaxMin(Policy):
+class MaxMin(LeastFirst):
     """Least attained GPU-time first, in rounds; placed wherever there is room."""
 
-    preempts = True
     rotates = True
     quantum_s = ROUND_S
     min_run_s = ROUND_S
 
-    def attained(self, job: JobState, now_s: float) -> float:
+    def measure(self, job: JobState, now_s: float) -> float:
         """GPU-seconds a job has held by now."""
         return job.gpus * job.run_s(now_s)
-
-    def key(self, job: JobState, now_s: float) -> Key:
-        """Least attained first, then arrival."""
-        return (self.attained(job, now_s), job.job.arrival_s)
-
-    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job that has had more."""
-        return self.attained(running, now_s) > waiting.key[0]
-
-    def rank(self, running: JobState, now_s: float) -> float:
-        """Most attained goes first."""
-        return self.attained(running, now_s)
 
 
 # -- Tiresias: discretised two-dimensional least attained service, and consolidation of skewed models only.
@@ -197,37 +175,28 @@ SKEWED = frozenset({"lm", "transformer", "bert", "ncf", "vgg11", "vgg16", "vgg19
 """Models whose parameters sit mostly in one tensor (embeddings, large fully connected layers)."""
 
 
-class Tiresias(Policy):
+class Tiresias(LeastFirst):
     """Least attained GPU-service first, in queues; skewed models are consolidated."""
 
-    preempts = True
     reorders = True
     promote_after: ClassVar[float] = 8.0
     """A job that has waited this many times as long as it ran goes back to the first queue."""
 
-    def queue(self, job: JobState, now_s: float) -> int:
-        """Which queue a job is in."""
+    def measure(self, job: JobState, now_s: float) -> float:
+        """The number of the queue that a job is in."""
         run_s = job.run_s(now_s)
         waited_s = now_s - job.since_s if not job.placement else 0.0
         if run_s > 0.0 and waited_s > self.promote_after * run_s:
             return 0
         return bisect_right(QUEUE_LIMITS_GPU_S, job.gpus * run_s)
 
-    def key(self, job: JobState, now_s: float) -> Key:
-        """By queue, then by arrival."""
-        return (float(self.queue(job, now_s)), job.job.arrival_s)
-
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Skewed models hold out for the closest tier, the others take what there is."""
         return (FOREVER, FOREVER) if job.job.model in SKEWED else (0.0, 0.0)
 
-    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop jobs of lower queues."""
-        return self.queue(running, now_s) > waiting.key[0]
-
     def rank(self, running: JobState, now_s: float) -> float:
         """The lowest queue goes first, and there the latest arrival."""
-        return self.queue(running, now_s) * 1e12 + running.job.arrival_s
+        return self.measure(running, now_s) * 1e12 + running.job.arrival_s
 
 
 # -- Themis-like: finish-time fairness. Whoever is treated worst compared with an own cluster goes first.
@@ -266,25 +235,16 @@ class Themis(Policy):
 SLICE_S = 1800.0
 
 
-class Gandiva(Policy):
+class Gandiva(LeastFirst):
     """Round robin in slices, best-fit packing, introspective migration."""
 
-    preempts = True
     migrates = True
     quantum_s = 600.0
     min_run_s = SLICE_S
 
-    def slices(self, job: JobState, now_s: float) -> int:
+    def measure(self, job: JobState, now_s: float) -> float:
         """Full slices of time a job has had."""
-        return int(job.run_s(now_s) // SLICE_S)
-
-    def key(self, job: JobState, now_s: float) -> Key:
-        """Fewest slices first, then arrival."""
-        return (float(self.slices(job, now_s)), job.job.arrival_s)
-
-    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job that has had its slice and more slices than the waiting one."""
-        return self.slices(running, now_s) > waiting.key[0]
+        return job.run_s(now_s) // SLICE_S
 
     def rank(self, running: JobState, now_s: float) -> float:
         """Whoever ran longest goes first."""
@@ -294,7 +254,7 @@ class Gandiva(Policy):
 # -- Backfill: arrival order, but a job may pass others if by everybody's time limit it delays none of them.
 #
 # What Slurm's sched/backfill does between its strict passes: every `interval_s`, the first 500 waiting jobs
-# are planned in order on the machines that time limits say will be free (`planned.py`). A job planned for now
+# are planned in order on the machines that time limits say will be free. A job planned for now
 # starts. A job without a limit counts as one that never ends. `resolution_s` is Slurm's bf_resolution.
 
 
@@ -327,35 +287,21 @@ class Backfill(Policy):
 # -- SRTF and SRSF: shortest remaining time or service first, told how long jobs take (an oracle).
 
 
-class Srtf(Policy):
+class Srtf(LeastFirst):
     """Shortest remaining time first, preemptive, placed wherever there is room."""
 
-    preempts = True
     knows_service = True
-    hysteresis: ClassVar[float] = 2.0
-    """How many times as much a job must have left to do to be stopped for another."""
+    hysteresis = 2.0
 
-    def remaining(self, job: JobState, now_s: float) -> float:
-        """What is left to do, in the measure the order goes by."""
+    def measure(self, job: JobState, now_s: float) -> float:
+        """Seconds left to do."""
         return job.remaining_s(now_s)
-
-    def key(self, job: JobState, now_s: float) -> Key:
-        """Least remaining first."""
-        return (self.remaining(job, now_s),)
-
-    def may_evict(self, running: JobState, waiting: JobState, now_s: float) -> bool:
-        """Stop a job that has much more left to do."""
-        return self.remaining(running, now_s) > self.hysteresis * waiting.key[0]
-
-    def rank(self, running: JobState, now_s: float) -> float:
-        """The longest goes first."""
-        return self.remaining(running, now_s)
 
 
 class Srsf(Srtf):
     """Shortest remaining service (time × GPUs) first."""
 
-    def remaining(self, job: JobState, now_s: float) -> float:
+    def measure(self, job: JobState, now_s: float) -> float:
         """GPU-seconds left."""
         return job.gpus * job.remaining_s(now_s)
 

@@ -12,10 +12,10 @@ the waits that jobs accepted.
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from typing import Final
+from typing import ClassVar, Final
 
 from slimsched.jobs.domain import Tier, Topology
-from slimsched.jobs.scheduler.policy import FOREVER, Policy, Timers
+from slimsched.jobs.scheduler.policy import Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
 
 # -- What finished jobs took, to guess what is left of a job that has had some service already.
@@ -74,7 +74,10 @@ class ServiceHistory:
 
 
 class Tuner:
-    """Never wait, learn nothing; others override what they do differently."""
+    """The same timers for everybody, nothing learned; others override what they do differently."""
+
+    def __init__(self, rack_s: float = 0.0, network_s: float = 0.0) -> None:
+        self._timers = (rack_s, network_s)
 
     def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
         """Tm and Tr: seconds from the first declined offer until the rack, then the network, will do.
@@ -82,7 +85,7 @@ class Tuner:
         `backlog` is how many jobs wait for each GPU; `uplink_gpus` the GPUs of gangs that cross racks now or
         can run in no other way, each weighted with the share of its time it communicates.
         """
-        return (0.0, 0.0)
+        return self._timers
 
     def held_out(self, job: JobState, tier: Tier, seconds: float, *, accepted: bool) -> None:
         """Learn how long a job held out for a tier, and whether it got it or gave up."""
@@ -102,27 +105,18 @@ class Tuner:
         return job.slow[tier]
 
 
-class FixedTimers(Tuner):
-    """The same timers for everybody: the manual setting, and with 0 and ∞ the two extremes."""
-
-    def __init__(self, rack_s: float = FOREVER, network_s: float = FOREVER) -> None:
-        self._timers = (rack_s, network_s)
-
-    def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
-        """Tm and Tr as set by hand."""
-        return self._timers
-
-
 class MeanTuner(Tuner):
     """Plain mean of the waits that ended in acceptance, by demand and tier: kept for the ablation.
 
     Tm = clamp(α · mean), Tr = Tm + clamp(α · mean); nearest demand with history, then the default.
     """
 
-    def __init__(self, *, alpha: float = 1.5, length: int = 64, default_s: float = 600.0) -> None:
-        self._alpha = alpha
-        self._length = length
-        self._default_s = default_s
+    alpha: ClassVar[float] = 1.5
+    length: ClassVar[int] = 64
+    """Waits of a demand that count: the latest ones."""
+    default_s: ClassVar[float] = 600.0
+
+    def __init__(self) -> None:
         self._waits: tuple[dict[int, deque[float]], ...] = ({}, {})
 
     def timers(self, job: JobState, backlog: float, uplink_gpus: float) -> Timers:
@@ -133,14 +127,18 @@ class MeanTuner(Tuner):
     def _mean_s(self, tier: Tier, gpus: int) -> float:
         known = self._waits[tier]
         if not known:
-            return self._default_s
+            return self.default_s
         waits = known[min(known, key=lambda demand: (abs(demand - gpus), demand))]
-        return min(86400.0, max(1.0, self._alpha * sum(waits) / len(waits)))
+        return min(86400.0, max(1.0, self.alpha * sum(waits) / len(waits)))
 
     def held_out(self, job: JobState, tier: Tier, seconds: float, *, accepted: bool) -> None:
         """Remember a wait that ended in acceptance."""
         if accepted and tier < Tier.NETWORK:
-            self._waits[tier].setdefault(job.gpus, deque(maxlen=self._length)).append(seconds)
+            self._waits[tier].setdefault(job.gpus, deque(maxlen=self.length)).append(seconds)
+
+
+BACKLOG_WEIGHT: Final = 4.0
+"""β: how much more time is worth when others wait."""
 
 
 class BenefitTuner(Tuner):
@@ -156,10 +154,7 @@ class BenefitTuner(Tuner):
     Waiting exactly as long as the loss is at most twice as bad as knowing when the offer comes.
     """
 
-    def __init__(self, *, backlog_weight: float = 4.0, harm_weight: float = 1.0, learns: bool = True) -> None:
-        self._backlog_weight = backlog_weight
-        self._harm_weight = harm_weight
-        self._learns = learns
+    def __init__(self) -> None:
         self._services = ServiceHistory()
         self._lost_s = [0.0, 0.0, 0.0]
         self._predicted_s = [0.0, 0.0, 0.0]
@@ -173,9 +168,9 @@ class BenefitTuner(Tuner):
         machine = 1.0 + (machine - 1.0) * in_machine
         rack = 1.0 + (rack - 1.0) * in_rack
         network = 1.0 + (network - 1.0) * across
-        harm = self._harm_weight * network * job.network_duty * uplink_gpus / job.gpus
+        harm = network * job.network_duty * uplink_gpus / job.gpus
         stake_s = self._services.residual_s(job.served_s)
-        stake_s *= 1.0 + self._backlog_weight * job.gpus * backlog
+        stake_s *= 1.0 + BACKLOG_WEIGHT * job.gpus * backlog
         rack_s = _at_least_a_second((rack - machine) * stake_s)
         return (rack_s, rack_s + _at_least_a_second((network - rack + harm) * stake_s))
 
@@ -185,7 +180,7 @@ class BenefitTuner(Tuner):
 
     def ran(self, job: JobState, tier: Tier, run_s: float, served_s: float) -> None:
         """Compare what a run lost with the prediction; no run counts for more than an hour."""
-        if self._learns and job.slow[tier] > 1.02 and served_s > 30.0:
+        if job.slow[tier] > 1.02 and served_s > 30.0:
             weight = min(served_s, 3600.0) / served_s
             lost_s = max(0.0, run_s - CHECKPOINT_S - served_s)
             self._lost_s[tier] = WAIT_FORGETTING * self._lost_s[tier] + weight * lost_s

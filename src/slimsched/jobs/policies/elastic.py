@@ -82,8 +82,7 @@ class RoundPolicy(Policy):
 # -- Sia: jobs that may run on fewer or more GPUs, all sizes chosen anew in rounds. Not told durations.
 #
 # After Sia (Jayaram Subramanya et al., SOSP 2023), for one kind of GPU. With s_j(g) the pace of job j on g
-# GPUs
-# relative to its smallest size, the sizes minimize
+# GPUs relative to its smallest size, the sizes minimize
 #
 #     Σ_j (r_j · s_j(g_j))^p  +  λ · jobs that wait          p = −0.5, λ = 1.1
 #
@@ -140,16 +139,14 @@ class Sia(RoundPolicy):
 # -- Elastic: jobs that may run on fewer or more GPUs, by what each GPU does for those nearly done. Ours.
 #
 # With s_j(g) the pace of job j on g GPUs and R_j the service still to come, both counted on its smallest
-# size,
-# the sizes maximize, once a minute,
+# size, the sizes maximize, once a minute,
 #
 #     Σ_j k_j · √(s_j(g_j) / R_j)
 #
 # R_j comes from finished jobs that lasted as long, as in dally: this policy is not told durations either. The
 # square root spreads GPUs over more jobs, which use them better. k_j is 1 for the size a job has and 0.9 for
 # all others, so that a change is worth its restart; a job that has just started keeps its size for two
-# minutes.
-# A job waits for GPUs close together where it would be more than 5 % slower farther apart.
+# minutes. A job waits for GPUs close together where it would be more than 5 % slower farther apart.
 
 KEPT_S = 120.0
 OTHER_SIZE = 0.9

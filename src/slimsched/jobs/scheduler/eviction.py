@@ -1,93 +1,19 @@
-"""Running jobs that may be stopped for others, indexed by machine; and whom to stop for a waiting gang.
+"""Whom to stop for a waiting gang: running jobs by machine, and when each may first be stopped.
 
-A job ripens some time after its start (the policy says when) and only then is looked at. The search goes
-topology first: a machine, then a rack, then the cluster, never beyond the tier the waiting gang is allowed;
-within a domain the smallest set; and only a domain where the gang then fits is usable.
-
-A job ripens before it may be stopped: times to come are noted once, and looked at when they are due.
+A job *ripens* some time after its start (the policy says when), and only then is looked at. The search goes
+topology first: a machine, then a rack, then the cluster, never beyond the tier that the waiting gang allows.
+In each such domain the smallest set of jobs is sought, and only if the gang then fits.
 """
 
-from heapq import heappop, heappush
-from math import inf
-from typing import Final
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from slimsched.jobs.domain import Placement
-from slimsched.jobs.scheduler.gpus import FreeGpus
+from slimsched.jobs.scheduler.gpus import MACHINE, NETWORK, FreeGpus
 from slimsched.jobs.scheduler.policy import Policy
-from slimsched.jobs.scheduler.waiting import RUNNING, JobState
-
-# -- When running jobs may first be stopped for others: times to come, cheap to note and to forget.
-#
-# Most of these times never come, because the job ends before. So times that are far off lie unsorted in
-# lists,
-# one list per step of ten minutes, and are sorted only when their step begins.
-
-STEP_S: Final = 600.0
-
-Ripening = tuple[float, int, JobState, int, int]
-"""(when, the job's number, the job, its epoch, the class of waiting jobs it may then be stopped for)."""
-
-
-class RipeningTimes:
-    """The ripening of every running job that is to come next; those of jobs that moved on are dropped."""
-
-    def __init__(self) -> None:
-        self._soon: list[Ripening] = []
-        """A heap of those before `_sorted_until_s`."""
-        self._sorted_until_s = -inf
-        self._later: dict[int, list[Ripening]] = {}
-        """The others, by step."""
-        self._steps: list[int] = []
-        """A heap of the keys of `_later`."""
-
-    def add(self, at_s: float, job: JobState, for_class: int) -> None:
-        """Note when a running job ripens for a class."""
-        entry = (at_s, job.seq, job, job.epoch, for_class)
-        if at_s < self._sorted_until_s:
-            heappush(self._soon, entry)
-        elif at_s < inf:
-            step = int(at_s // STEP_S)
-            others = self._later.get(step)
-            if others is None:
-                self._later[step] = [entry]
-                heappush(self._steps, step)
-            else:
-                others.append(entry)
-
-    def due(self, now_s: float) -> list[Ripening]:
-        """Take out what has come by now."""
-        due: list[Ripening] = []
-        soon = self._soon
-        while soon and soon[0][0] <= now_s:
-            entry = heappop(soon)
-            if _holds(entry):
-                due.append(entry)
-        if now_s >= self._sorted_until_s:
-            self._begin_step(now_s, due)
-        return due
-
-    def _begin_step(self, now_s: float, due: list[Ripening]) -> None:
-        """Sort the times of the step that has begun; add those that have come by now to `due`."""
-        present = int(now_s // STEP_S)
-        self._sorted_until_s = (present + 1) * STEP_S
-        while self._steps and self._steps[0] <= present:
-            for entry in self._later.pop(heappop(self._steps)):
-                if _holds(entry):
-                    if entry[0] <= now_s:
-                        due.append(entry)
-                    else:
-                        heappush(self._soon, entry)
-
-
-def _holds(entry: Ripening) -> bool:
-    """Whether the job still runs as it did when this was noted."""
-    job = entry[2]
-    return job.epoch == entry[3] and job.phase == RUNNING
-
-
-MACHINE: Final = 0
-NETWORK: Final = 2
-"""Tiers as plain numbers, because they are compared often."""
+from slimsched.jobs.scheduler.waiting import RUNNING, JobState, JobTimes
 
 DOMAINS_TRIED: Final = 8
 """Domains of one tier that are looked at closely, those that lack the fewest GPUs first."""
@@ -96,31 +22,31 @@ Members = list[tuple[int, JobState]]
 """Jobs with the GPUs each would free in a domain."""
 
 
-class Eviction:
+class Eviction(NamedTuple):
     """Victims, and the placement the waiting gang gets once they are gone."""
 
-    __slots__ = ("placement", "victims")
-
-    def __init__(self, victims: list[JobState], placement: Placement) -> None:
-        self.victims = victims
-        self.placement = placement
+    victims: list[JobState]
+    placement: Placement
 
 
+@dataclass(slots=True, eq=False)
 class _Ripe:
-    """GPUs of the jobs that may be stopped for waiting jobs of one class, by machine, by rack and in all.
+    """GPUs of the jobs that may be stopped for waiting jobs of one class, by machine, by rack and in all."""
 
-    `most` is what one machine and one rack would have at most if they went, as of the changes `looked_at`.
-    """
+    number: int
+    by_machine: list[int]
+    by_rack: list[int]
+    total: int = 0
+    most: list[int] = field(default_factory=lambda: [0, 0])  # for a machine and a rack, if all of these went
+    looked_at: list[int] = field(default_factory=lambda: [-1, -1])  # after how many changes that was found
 
-    __slots__ = ("by_machine", "by_rack", "looked_at", "most", "number", "total")
-
-    def __init__(self, number: int, machines: int, racks: int) -> None:
-        self.number = number
-        self.by_machine = [0] * machines
-        self.by_rack = [0] * racks
-        self.total = 0
-        self.looked_at = [-1, -1]
-        self.most = [0, 0]
+    def count(self, job: JobState, rack_of: list[int], sign: int) -> None:
+        """Add a job's GPUs (1), or take them out again (-1)."""
+        by_machine, by_rack = self.by_machine, self.by_rack
+        self.total += sign * job.gpus
+        for machine, gpus in job.spots:
+            by_machine[machine] += sign * gpus
+            by_rack[rack_of[machine]] += sign * gpus
 
 
 class Evictable:
@@ -134,11 +60,13 @@ class Evictable:
         self._free = free
         self._policy = policy
         machines, racks = len(free.names), len(free.by_rack)
-        self._classes = [_Ripe(number, machines, racks) for number in range(policy.eviction_classes)]
-        self._changes = 0
-        self._ripe: dict[JobState, None] = {}
-        self._on: list[dict[JobState, int]] = [{} for _ in range(machines)]
-        self._times = RipeningTimes()
+        self._classes = [
+            _Ripe(number, [0] * machines, [0] * racks) for number in range(policy.eviction_classes)
+        ]
+        self._changes = 0  # how often a job has ripened or gone
+        self._ripe: dict[JobState, None] = {}  # jobs that may be stopped for some class
+        self._on: list[dict[JobState, int]] = [{} for _ in free.names]  # them by machine, with GPUs there
+        self._times = JobTimes()
         self._machines_of: list[list[int]] = [[] for _ in free.by_rack]
         for machine, rack in enumerate(free.rack_of):
             self._machines_of[rack].append(machine)
@@ -156,29 +84,15 @@ class Evictable:
             for machine, _ in job.spots:
                 del self._on[machine][job]
             self._changes += 1
-            rack_of = self._free.rack_of
-            for number in range(ripeness):
-                ripe = self._classes[number]
-                by_machine, by_rack = ripe.by_machine, ripe.by_rack
-                ripe.total -= job.gpus
-                for machine, gpus in job.spots:
-                    rack = rack_of[machine]
-                    by_machine[machine] = by_machine[machine] - gpus
-                    by_rack[rack] = by_rack[rack] - gpus
-
-    def _ripened(self, ripe: _Ripe, job: JobState) -> None:
-        """Add a job's GPUs to those of a class."""
-        by_machine, by_rack, rack_of = ripe.by_machine, ripe.by_rack, self._free.rack_of
-        ripe.total += job.gpus
-        for machine, gpus in job.spots:
-            rack = rack_of[machine]
-            by_machine[machine] = by_machine[machine] + gpus
-            by_rack[rack] = by_rack[rack] + gpus
+            for ripe in self._classes[:ripeness]:
+                ripe.count(job, self._free.rack_of, -1)
 
     def _ripen(self, now_s: float) -> None:
         """Let jobs ripen whose time has come."""
         classes, policy, times = self._classes, self._policy, self._times
-        for _, _, job, _, number in times.due(now_s):
+        for job, number in times.due(now_s):
+            if job.phase != RUNNING:
+                continue
             self._changes += 1
             if not number:
                 self._ripe[job] = None
@@ -186,7 +100,7 @@ class Evictable:
                     self._on[machine][job] = gpus
             at_s = now_s
             while at_s <= now_s:
-                self._ripened(classes[number], job)
+                classes[number].count(job, self._free.rack_of, 1)
                 number += 1
                 if number == len(classes):
                     break
@@ -212,18 +126,13 @@ class Evictable:
                 tried.append(domain)
                 members = self._members(tier, domain, ripe, waiting, now_s)
                 considered += [job.id for _, job in members[:8]]
-                victims = _smallest(gpus - self._free_in(tier, domain), members)
+                free_there = (free.by_machine, free.by_rack, [free.total])[tier][domain]
+                victims = _smallest(gpus - free_there, members)
                 if victims is not None:
                     waiting.victims_considered = tuple(considered[:8])
                     return Eviction(victims, self._placement(tier, domain, gpus, victims))
         waiting.victims_considered = tuple(considered[:8])
         return None
-
-    def _free_in(self, tier: int, domain: int) -> int:
-        """GPUs that are free in a domain."""
-        if tier == NETWORK:
-            return self._free.total
-        return self._free.by_machine[domain] if tier == MACHINE else self._free.by_rack[domain]
 
     def _best_domain(self, tier: int, gpus: int, ripe: _Ripe, tried: list[int]) -> int:
         """Return the domain with most GPUs free among those with room if all ripe jobs went, or -1."""
@@ -252,13 +161,12 @@ class Evictable:
     def _members(self, tier: int, domain: int, ripe: _Ripe, waiting: JobState, now_s: float) -> Members:
         """The jobs in a domain that may be stopped for this one, in the order they should go."""
         number = ripe.number
-        inside: dict[JobState, int]
+        inside: dict[JobState, int] = {}
         if tier == MACHINE:
             inside = self._on[domain]
         elif tier == NETWORK:
             inside = {job: job.gpus for job in self._ripe}
         else:
-            inside = {}
             for machine in self._machines_of[domain]:
                 for job, gpus in self._on[machine].items():
                     inside[job] = inside.get(job, 0) + gpus
@@ -276,10 +184,9 @@ class Evictable:
         free = self._free
         if tier == MACHINE:
             return ((free.names[domain], gpus),)
-        freed: dict[int, int] = {}
+        freed = Counter[int]()
         for job in victims:
-            for machine, count in job.spots:
-                freed[machine] = freed.get(machine, 0) + count
+            freed.update(dict(job.spots))
         racks = [domain]
         if tier == NETWORK:
             room = list(free.by_rack)
@@ -288,7 +195,7 @@ class Evictable:
             racks = sorted(range(len(room)), key=lambda rack: -room[rack])
         parts: list[tuple[str, int]] = []
         for rack in racks:
-            inside = [(free.by_machine[m] + freed.get(m, 0), -m) for m in self._machines_of[rack]]
+            inside = [(free.by_machine[m] + freed[m], -m) for m in self._machines_of[rack]]
             inside.sort(reverse=True)
             for have, machine in inside:
                 take = min(have, gpus)
@@ -297,7 +204,27 @@ class Evictable:
                     gpus -= take
                 if not gpus:
                     return tuple(parts)
-        raise AssertionError(f"{gpus} GPUs do not fit after the eviction")
+        gone = "; ".join(job.story() for job in victims)
+        raise AssertionError(f"{gpus} GPUs do not fit once these are gone: {gone}")
+
+    def validate(self, running: Collection[JobState]) -> None:
+        """Raise an AssertionError unless every class counts the GPUs of the jobs that are ripe for it."""
+        ripe_jobs = [job for job in running if job.ripeness]
+        assert set(ripe_jobs) == set(self._ripe), (
+            "jobs that do not run may be stopped, or the other way round"
+        )
+        for job in ripe_jobs:
+            assert job.phase == RUNNING, f"it may still be stopped for others: {job.story()}"
+        held = {(machine, job): gpus for job in ripe_jobs for machine, gpus in job.spots}
+        counted_on = {(machine, job): on[job] for machine, on in enumerate(self._on) for job in on}
+        assert counted_on == held, "other jobs may be stopped on a machine than run there"
+        for ripe in self._classes:
+            counted = _Ripe(ripe.number, [0] * len(ripe.by_machine), [0] * len(ripe.by_rack))
+            for job in ripe_jobs:
+                if job.ripeness > ripe.number:
+                    counted.count(job, self._free.rack_of, 1)
+            gpus = (counted.by_machine, counted.by_rack, counted.total)
+            assert (ripe.by_machine, ripe.by_rack, ripe.total) == gpus, f"class {ripe.number} is miscounted"
 
 
 def _smallest(needed: int, members: Members) -> list[JobState] | None:

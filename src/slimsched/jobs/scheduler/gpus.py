@@ -1,12 +1,12 @@
-"""The GPUs of a cluster: which are free, which are promised to a gang, and when they will be free.
+"""The GPUs of a cluster: which are free, which are set aside for a gang, and when they will be free.
 
-Which GPUs are free, indexed so that the best fit is found without looking at every machine.
-
-A machine is a bit. `_with[c]` is the set of machines with exactly c free GPUs, and bit c of `_counts`
-says that this set is not empty: the smallest sufficient count is then one shift and one mask away.
+Free GPUs are indexed so that the best fit is found without looking at every machine. A machine is a bit:
+`_with[c]` is the set of machines with exactly c free GPUs, and bit c of `_counts` says that this set is not
+empty. The smallest sufficient count is then one shift and one mask away.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from math import inf
 from typing import Final, NamedTuple
@@ -23,30 +23,26 @@ Spots = list[tuple[int, int]]
 
 
 class FreeGpus:
-    """Free GPUs by machine, by rack and in all; a machine that is down has none.
-
-    `crossing` counts the gangs on each rack's uplink, and `changes` how often a machine has changed.
-    """
+    """Free GPUs by machine, by rack and in all; a machine that is down has none."""
 
     def __init__(self, topology: Topology, *, calm: bool = False) -> None:
         """With `calm`, gangs that must cross racks keep away from uplinks that others use."""
-        self.topology = topology
+        racks, most = len(topology.racks), topology.largest_machine
         self.calm = calm
-        self.crossing = [0] * len(topology.racks)
         self.names = [machine.name for machine in topology.machines]
+        self.index = topology.index  # the number of each machine by its name
         self.rack_of = list(topology.rack_of)
-        self.index = topology.index
-        self.by_machine = [machine.gpus for machine in topology.machines]
-        self._gpus = [machine.gpus for machine in topology.machines]
+        self.capacity = [machine.gpus for machine in topology.machines]  # GPUs of each machine, free or not
+        self.by_machine = list(self.capacity)
         self.by_rack = list(topology.rack_gpus)
         self.total = topology.gpus
-        self.changes = 0
+        self.crossing = [0] * racks  # gangs on the uplink of each rack
+        self.changes = 0  # how often a machine has changed
         self._counts = 0
-        self._with = [0] * (topology.largest_machine + 1)
-        self._racks_with = [[0] * (topology.largest_machine + 1) for _ in topology.racks]
-        self._in_rack: list[list[str]] = [[] for _ in topology.racks]
-        """Names of the machines of each rack, by bit."""
-        self._bit = [1 << i for i in range(len(self.by_machine))]
+        self._with = [0] * (most + 1)
+        self._racks_with = [[0] * (most + 1) for _ in range(racks)]  # the same in each rack, with own bits
+        self._in_rack: list[list[str]] = [[] for _ in range(racks)]  # names of machines, by these bits
+        self._bit = [1 << i for i in range(len(self.names))]
         self._bit_in_rack: list[int] = []
         for i, gpus in enumerate(self.by_machine):
             rack = self.rack_of[i]
@@ -71,61 +67,47 @@ class FreeGpus:
         index = self.index
         return [(index[name], gpus) for name, gpus in placement]
 
-    def tier(self, spots: Spots) -> Tier:
-        """How far apart these GPUs are."""
-        if len(spots) == 1:
-            return MACHINE
-        rack_of = self.rack_of
-        first = rack_of[spots[0][0]]
-        for machine, _ in spots:
-            if rack_of[machine] != first:
-                return NETWORK
-        return RACK
-
     def take(self, placement: Placement) -> None:
         """Take these GPUs."""
-        for name, gpus in placement:
-            self._change(self.index[name], -gpus)
+        self.take_at(self.spots(placement))
 
     def give(self, placement: Placement) -> None:
         """Give these GPUs back."""
-        for name, gpus in placement:
-            self._change(self.index[name], gpus)
+        self.give_at(self.spots(placement))
 
     def take_at(self, spots: Spots) -> None:
-        """Take these GPUs."""
+        """Take these GPUs: at least one of each machine that is named."""
         for machine, gpus in spots:
             self._change(machine, -gpus)
 
     def give_at(self, spots: Spots) -> None:
-        """Give these GPUs back."""
+        """Give these GPUs back: at least one of each machine that is named."""
         for machine, gpus in spots:
             self._change(machine, gpus)
 
     def _change(self, machine: int, by: int) -> None:
         before = self.by_machine[machine]
         after = before + by
-        if not 0 <= after <= self._gpus[machine]:
-            raise AssertionError(f"{self.names[machine]} would have {after} GPUs free")
+        if not 0 <= after <= self.capacity[machine]:
+            raise AssertionError(
+                f"{self.names[machine]} would have {after} of its {self.capacity[machine]} GPUs free"
+            )
         self.by_machine[machine] = after
         self.changes += 1
         rack = self.rack_of[machine]
-        # list[i] = list[i] + …, not +=, is what the compiler turns into arithmetic
-        self.by_rack[rack] = self.by_rack[rack] + by
+        self.by_rack[rack] += by
         self.total += by
         bit = self._bit_in_rack[machine]
         in_rack = self._racks_with[rack]
-        in_rack[before] = in_rack[before] ^ bit
-        in_rack[after] = in_rack[after] | bit
+        in_rack[before] ^= bit
+        in_rack[after] |= bit
         bit = self._bit[machine]
         with_ = self._with
-        with_[after] = with_[after] | bit
-        left = with_[before] ^ bit
-        with_[before] = left
-        if left:
-            self._counts |= 1 << after
-        else:
-            self._counts = (self._counts | 1 << after) ^ 1 << before
+        with_[before] ^= bit
+        with_[after] |= bit
+        self._counts |= 1 << after
+        if not with_[before]:
+            self._counts ^= 1 << before
 
     def find(self, gpus: int, allowed: Tier) -> Placement | None:
         """The most consolidated placement of a gang no farther spread than allowed, or None."""
@@ -144,7 +126,7 @@ class FreeGpus:
         order = sorted(range(len(self.by_rack)), key=lambda rack: (-self.by_rack[rack], rack))
         if self.calm:
             quiet = [rack for rack in order if not self.crossing[rack]]
-            if self.racks_needed(quiet, gpus) == self.racks_needed(order, gpus):
+            if self._racks_needed(quiet, gpus) == self._racks_needed(order, gpus):
                 order = quiet
         return self._fill(order, gpus)
 
@@ -166,27 +148,29 @@ class FreeGpus:
             chosen += rack[: machines - len(chosen)]
         return tuple((self.names[machine], share) for machine in chosen) if len(chosen) == machines else None
 
-    def has_quiet(self, gpus: int, racks: int, *, without: Placement, crossed: list[int]) -> bool:
-        """Whether that many quiet racks would hold a gang if it were gone from where it runs now."""
-        room = [0 if crossing else free for crossing, free in zip(self.crossing, self.by_rack, strict=True)]
-        for rack in crossed:
-            if self.crossing[rack] == 1:
-                room[rack] = self.by_rack[rack]
-        for name, count in without:
+    def find_quiet(self, gpus: int, crossed: list[int], *, besides: Placement) -> Placement | None:
+        """Find as many racks as a gang crosses now, but with uplinks that no other uses, or None.
+
+        The gang itself counts as gone: `besides` is what it holds of machines that are up.
+        """
+        alone = {rack for rack in crossed if self.crossing[rack] == 1}
+        room = [
+            0 if crossing and rack not in alone else free
+            for rack, (crossing, free) in enumerate(zip(self.crossing, self.by_rack, strict=True))
+        ]
+        for name, count in besides:
             rack = self.rack_of[self.index[name]]
-            if self.crossing[rack] == 1:
+            if rack in alone:
                 room[rack] += count
-        room.sort(reverse=True)
-        return sum(room[:racks]) >= gpus
+        order = sorted(range(len(room)), key=lambda rack: (-room[rack], rack))[: len(crossed)]
+        if sum(room[rack] for rack in order) < gpus:
+            return None
+        self.give(besides)
+        placement = self._fill(order, gpus)
+        self.take(besides)
+        return placement
 
-    def find_quiet(self, gpus: int, racks: int) -> Placement | None:
-        """Find a placement on a limited number of racks whose uplinks nobody uses, or None."""
-        order = [rack for rack in range(len(self.by_rack)) if not self.crossing[rack]]
-        order.sort(key=lambda rack: (-self.by_rack[rack], rack))
-        needed = self.racks_needed(order, gpus)
-        return self._fill(order, gpus) if needed is not None and needed <= racks else None
-
-    def racks_needed(self, order: list[int], gpus: int) -> int | None:
+    def _racks_needed(self, order: list[int], gpus: int) -> int | None:
         """How many racks in this order hold the gang, or None if they do not."""
         for count, rack in enumerate(order, start=1):
             gpus -= self.by_rack[rack]
@@ -230,55 +214,48 @@ class FreeGpus:
                     gpus -= count
                 if not gpus:
                     return tuple(parts)
-                if machines and not self._smaller_fits(with_, count, gpus):
+                if machines and not any(with_[smaller] for smaller in range(gpus, count)):
                     bit = machines & -machines
                     return (*parts, (names[bit.bit_length() - 1], gpus))
         return tuple(parts)
 
-    @staticmethod
-    def _smaller_fits(with_: list[int], count: int, gpus: int) -> bool:
-        """Whether a machine with fewer free GPUs than `count` holds the rest as well."""
-        return any(with_[smaller] for smaller in range(gpus, count))
+    def validate(self) -> None:
+        """Raise an AssertionError unless all indices say the same."""
+        for i, free in enumerate(self.by_machine):
+            rack, name = self.rack_of[i], self.names[i]
+            sets = [count for count, machines in enumerate(self._with) if machines & self._bit[i]]
+            in_rack = [
+                count
+                for count, machines in enumerate(self._racks_with[rack])
+                if machines & self._bit_in_rack[i]
+            ]
+            assert sets == in_rack == [free], f"{name} has {free} GPUs free, its sets say {sets}, {in_rack}"
+        sums = [0] * len(self.by_rack)
+        for rack, free in zip(self.rack_of, self.by_machine, strict=True):
+            sums[rack] += free
+        assert self.by_rack == sums, f"{sums} GPUs are free by rack, but {self.by_rack} are counted"
+        assert self.total == sum(sums), f"{sum(sums)} GPUs are free, but {self.total} are counted"
+        assert self._counts == sum(1 << count for count, machines in enumerate(self._with) if machines)
 
 
 # -- GPUs being cleared for gangs: some are held already, the others are taken as they come free.
 #
 # A claim serves both preemption (its victims are leaving) and a reservation (whoever leaves first).
-# A short job may borrow held GPUs if it is sure to return them in time: that is backfill.
-# GPUs that come free go to the open claims first.
 
 
+@dataclass(slots=True, eq=False)
 class Claim:
-    """The GPUs a gang will start on, and how many of them are still missing on each machine."""
+    """The GPUs a gang will start on: by machine, those set aside and those still missing."""
 
-    __slots__ = ("held", "job", "missing", "missing_total", "placement", "ready_s")
+    job: JobState
+    placement: Placement
+    held: dict[str, int]
+    missing: dict[str, int]
 
-    def __init__(self, job: JobState, placement: Placement, *, ready_s: float | None = None) -> None:
-        self.job = job
-        self.placement = placement
-        self.ready_s = ready_s
-        self.held = dict.fromkeys((name for name, _ in placement), 0)
-        self.missing = dict(placement)
-        self.missing_total = sum(self.missing.values())
-
-    def take(self, machine: str, free: int) -> int:
-        """Hold what the claim misses of a machine with `free` GPUs; returns how many it took."""
-        gpus = min(self.missing.get(machine, 0), free)
-        if gpus:
-            self.missing[machine] -= gpus
-            self.held[machine] += gpus
-            self.missing_total -= gpus
-        return gpus
-
-    def lend(self, machine: str, gpus: int) -> None:
-        """Let go of held GPUs for a while; they are missed again."""
-        self.held[machine] -= gpus
-        self.missing[machine] += gpus
-        self.missing_total += gpus
-
-    def holding(self) -> Placement:
-        """What is held now."""
-        return tuple((name, gpus) for name, gpus in self.held.items() if gpus)
+    @property
+    def missing_total(self) -> int:
+        """GPUs that are missing in all."""
+        return sum(self.missing.values())
 
 
 class Claims:
@@ -286,40 +263,41 @@ class Claims:
 
     def __init__(self, free: FreeGpus) -> None:
         self._free = free
-        self.open: dict[str, Claim] = {}
+        self.open: dict[str, Claim] = {}  # in the order in which they were made
 
-    def add(self, job: JobState, placement: Placement, *, ready_s: float | None = None) -> Claim:
+    def add(self, job: JobState, placement: Placement) -> Claim:
         """Open a claim and hold what is free of it."""
-        claim = self.open[job.id] = Claim(job, placement, ready_s=ready_s)
+        claim = Claim(job, placement, held=dict.fromkeys(dict(placement), 0), missing=dict(placement))
+        self.open[job.id] = claim
         self.fill(claim, placement)
         return claim
 
     def missing(self, freed: Placement) -> list[Claim]:
         """The claims that miss GPUs on one of these machines, in the order they were made."""
-        if len(freed) == 1:
-            name = freed[0][0]
-            return [claim for claim in self.open.values() if claim.missing.get(name)]
         return [claim for claim in self.open.values() if any(claim.missing.get(name) for name, _ in freed)]
 
     def fill(self, claim: Claim, freed: Placement) -> None:
         """Hold what the claim misses on these machines and is free there."""
         free = self._free
         for name, _ in freed:
-            if name in claim.missing:
-                machine = free.index[name]
-                gpus = claim.take(name, free.by_machine[machine])
-                if gpus:
-                    free.take_at([(machine, gpus)])
-
-    def close(self, claim: Claim) -> None:
-        """The claim's job starts on what it holds."""
-        del self.open[claim.job.id]
+            gpus = min(claim.missing.get(name, 0), free.by_machine[free.index[name]])
+            if gpus:
+                claim.missing[name] -= gpus
+                claim.held[name] += gpus
+                free.take(((name, gpus),))
 
     def dissolve(self, job: JobState, down: set[str]) -> None:
         """Give up a job's claim, if it has one, and what it holds on machines that are up."""
         claim = self.open.pop(job.id, None)
         if claim is not None:
-            self._free.give(tuple(part for part in claim.holding() if part[0] not in down))
+            up = ((name, gpus) for name, gpus in claim.held.items() if gpus and name not in down)
+            self._free.give(tuple(up))
+
+    def validate(self) -> None:
+        """Raise an AssertionError unless what is held and what is missing make up each claim."""
+        for claim in self.open.values():
+            counted = {name: claim.held[name] + missing for name, missing in claim.missing.items()}
+            assert counted == dict(claim.placement), f"{counted} held or missing: {claim.job.story()}"
 
 
 # -- When and where waiting jobs will start by everybody's time limit: the plan that backfill keeps to.
@@ -327,9 +305,8 @@ class Claims:
 # As Slurm plans, by its source and by what it did with 200 jobs: a job that cannot start yet reserves *whole
 # machines*, from its planned start until its limit ends, and nobody behind it may use them in that time. They
 # are the first ones of the rack where the fewest would do, even if they are free now. Running jobs end at
-# their
-# limits; those that end within half a minute (then one, two, four…) count as ending together, at the last of
-# them. Reserved times are rounded down to whole steps of `resolution_s`.
+# their limits; those that end within half a minute (then one, two, four…) count as ending together, at the
+# last of them. Reserved times are rounded down to whole steps of `resolution_s`.
 
 FIRST_WINDOW_S = 30.0
 
@@ -452,8 +429,9 @@ def split(job_id: str, placement: Placement, free: FreeGpus) -> Placement:
     """Equal shares where each machine has room for one; else Slurm's own filling."""
     machines = sorted(free.index[name] for name, _ in placement)
     room = [free.by_machine[machine] for machine in machines]
-    left, share = gpus_in(placement), equal_share(gpus_in(placement), len(machines))
-    if share and min(room) >= share:
+    left = gpus_in(placement)
+    share, rest = divmod(left, len(machines))
+    if not rest and min(room) >= share:
         return tuple((free.names[machine], share) for machine in machines)
     parts: list[tuple[str, int]] = []
     for i, machine in enumerate(machines):
@@ -467,8 +445,3 @@ def pinned_share(placement: Placement) -> int:
     """The share all machines have in common, or 0."""
     shares = {gpus for _, gpus in placement}
     return shares.pop() if len(shares) == 1 else 0
-
-
-def equal_share(gpus: int, machines: int) -> int:
-    """GPUs a machine if they can be shared out equally, or 0."""
-    return 0 if gpus % machines else gpus // machines

@@ -38,7 +38,7 @@ class RefuseJob(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 LiveCommand = Command | RefuseJob
-"""What a scheduler on a real cluster asks for; see `live.py`."""
+"""What a scheduler on a real cluster asks for."""
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -115,4 +115,4 @@ class Rebuilt(Struct, frozen=True, kw_only=True, tag=True):
 
 
 LiveEvent = Event | Rebuilt
-"""What a scheduler on a real cluster is told; see `live.py`."""
+"""What a scheduler on a real cluster is told."""

@@ -1,9 +1,6 @@
-"""How much a slow network costs a job: its time per iteration at each tier, from the ring that its gang
-forms.
+"""How much a slow network costs a job: how long an iteration takes at each tier, the network to itself."""
 
-How much a job suffers from each tier: t_iter(tier) / t_iter(floor), the network to itself.
-"""
-
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -33,9 +30,9 @@ class CommTimes(NamedTuple):
     uplink_s: float
     latency_s: float
 
-    def total_s(self, nic_sharing: float = 1.0, uplink_sharing: float = 1.0) -> float:
-        """Seconds of one all-reduce when its links are shared: 1 is alone, 2 takes twice as long."""
-        return max(self.machine_s, self.nic_s * nic_sharing, self.uplink_s * uplink_sharing) + self.latency_s
+    def total_s(self) -> float:
+        """Seconds of one all-reduce."""
+        return max(self.machine_s, self.nic_s, self.uplink_s) + self.latency_s
 
 
 def comm_times(size_bytes: float, shape: Shape, fabric: Fabric, *, machines_per_rack: int) -> CommTimes:
@@ -61,10 +58,7 @@ def shape_of(placement: Placement, topology: Topology) -> Shape:
     if len(placement) == 1:
         return Shape(placement[0][1])
     rack_of = topology.rack_of_name
-    machines: dict[int, int] = {}
-    for name, _ in placement:
-        rack = rack_of[name]
-        machines[rack] = machines.get(rack, 0) + 1
+    machines = Counter([rack_of[name] for name, _ in placement])
     return Shape(max(gpus for _, gpus in placement), max(machines.values()), len(machines))
 
 
@@ -86,16 +80,13 @@ class Sensitivity:
         self.fabric = fabric
         self.models = dict(models or {})
         self._traits: dict[tuple[str, int], Traits] = {}
-        self._ideal: dict[tuple[str, int], float] = {}
+        self._ideal_s: dict[tuple[str, int], float] = {}
         self._comm: dict[tuple[str, Shape], CommTimes] = {}
 
     @cached_property
     def machines_per_rack(self) -> int:
         """Machines of the fullest rack."""
-        counts = [0] * len(self.topology.racks)
-        for rack in self.topology.rack_of:
-            counts[rack] += 1
-        return max(counts)
+        return max(Counter(self.topology.rack_of).values())
 
     def model(self, job: Job) -> TrainingModel:
         """The model a job trains."""
@@ -119,11 +110,10 @@ class Sensitivity:
         """Seconds of an iteration where the gang is closest together: of what it asks for, or of `gpus`."""
         gpus = gpus or job.gpus
         key = (job.model, gpus)
-        ideal = self._ideal.get(key)
-        if ideal is None:
-            ideal = self._iteration_s(job, gpus, self.topology.floor(gpus))
-            self._ideal[key] = ideal
-        return ideal
+        ideal_s = self._ideal_s.get(key)
+        if ideal_s is None:
+            ideal_s = self._ideal_s[key] = self._iteration_s(job, gpus, self.topology.floor(gpus))
+        return ideal_s
 
     def pace(self, job: Job, gpus: int) -> float:
         """How fast a job goes on this number of GPUs, relative to those it asks for."""

@@ -5,105 +5,81 @@ not fit together, so only the first of each matters. Delay timers say when a job
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
 from slimsched.core.config import SlimError
-from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology
-from slimsched.jobs.scheduler.network import Traits
-
-# -- What a scheduler knows about one job; the only mutable thing policies look at.
+from slimsched.jobs.domain import Job, Placement, Scaling, Tier, Topology, where
 
 Key = tuple[float, ...]
 """Waiting jobs are served in ascending order of their keys."""
-
 
 WAITING: Final = 0
 CLAIMING: Final = 1
 RUNNING: Final = 2
 STOPPING: Final = 3
-"""Phases: where a job stands. Plain numbers, because they are compared at every event.
-
-WAITING → RUNNING → gone, and back: RUNNING → STOPPING (told to stop) → WAITING.
-WAITING → CLAIMING (GPUs are being cleared for it) → RUNNING, or back to WAITING.
-"""
+"""Phases: where a job stands. Plain numbers, because they are compared at every event."""
 PHASES = ("waiting", "claiming", "running", "stopping")
 
+NEXT_PHASES: Final = {
+    WAITING: (RUNNING, CLAIMING),  # it starts; other jobs are stopped or waited for so that it can
+    CLAIMING: (RUNNING, WAITING),  # its last GPU is free; or a machine of its claim is lost
+    RUNNING: (STOPPING, WAITING),  # it is told to stop; or did not start, or somebody else stopped it
+    STOPPING: (WAITING, CLAIMING),  # it has stopped; and has GPUs set aside to go on with
+}
+"""Which phase may follow which; whatever a job's phase, it may finish and be forgotten."""
 
+
+@dataclass(slots=True, eq=False)
 class JobState:
-    """One job's standing: its attained service, its delay timers, its placement.
+    """All that the scheduler knows about one job. Policies read it, and may set `estimate_s`."""
 
-    `served_s` is ideal service at the last change of phase; `service_s(now)` adds the present run,
-    at the slowdown its tier has with the network to itself. `clock_s` is when the job first declined.
-    `slow_here` is the slowdown at the tier where it runs. `ripeness` counts the classes of waiting jobs for
-    which it may be stopped. `spots` are machines by number, and the GPUs it holds or last held there.
-    `sizes` are the numbers of GPUs it may have, under policies that resize jobs; `gpus` is then what it has
-    or waits for, and `slow` counts against the pace on the GPUs it asked for.
-    """
+    job: Job
+    id: str
+    seq: int  # its number in the order of admission, by which equal jobs are told apart
+    gpus: int  # that it holds or waits for; where policies resize jobs, not always what it asks for
+    floor: Tier  # the closest tier that so many GPUs can reach on this cluster
+    allowed: Tier  # the farthest tier that it accepts now
+    tier: Tier  # how far apart its GPUs are, or were when it last ran
+    slow: tuple[float, float, float]  # slowdown at each tier, the network to itself; 1 is what it asks for
+    network_duty: float  # share of its time that it would communicate if it were spread over racks
+    submitted_s: float  # when this scheduler was first told of it
+    since_s: float  # when it began to wait, or to run
+    phase: int = WAITING
+    served_s: float = 0.0  # ideal service that it had when it last began to wait or to run
+    estimate_s: float = 0.0  # service that its policy predicts, if it does
+    waited_s: float = 0.0  # time for which it had waited when it last started
+    ran_s: float = 0.0  # time for which it had held GPUs when it last stopped
+    key: Key = ()  # its place in the order of waiting jobs
+    timers: tuple[float, float] = (0.0, 0.0)  # seconds of declining until the rack, then the network will do
+    clock_s: float | None = None  # when it declined an offer for the first time since it waits
+    declined: int = 0  # offers declined; while it waits, less those its group had declined before
+    epoch: int = 0  # grows when it joins, leaves, stops: entries in heaps of an earlier epoch are void
+    group: "Group | None" = None  # the group with which it waits
+    placement: Placement = ()  # the GPUs that it holds
+    spots: list[tuple[int, int]] = field(default_factory=list)  # the same, or the last, by machine number
+    slow_here: float = 1.0  # the slowdown at its tier, with the network to itself
+    ripeness: int = 0  # classes of waiting jobs for which it may be stopped: all below this number
+    preemptions: int = 0  # how often it has been stopped
+    sizes: Scaling = ()  # GPUs that it may have, each with its pace, where the policy resizes jobs
+    victims_considered: tuple[str, ...] = ()  # jobs that were looked at to make room for it
 
-    __slots__ = (
-        "allowed",
-        "clock_s",
-        "declined",
-        "epoch",
-        "estimate_s",
-        "floor",
-        "gpus",
-        "group",
-        "id",
-        "job",
-        "key",
-        "network_duty",
-        "phase",
-        "placement",
-        "preemptions",
-        "ran_s",
-        "ripeness",
-        "seq",
-        "served_s",
-        "since_s",
-        "sizes",
-        "slow",
-        "slow_here",
-        "spots",
-        "submitted_s",
-        "tier",
-        "timers",
-        "victims_considered",
-        "waited_s",
-    )
+    def enter(self, phase: int) -> None:
+        """Go on to the next phase."""
+        if phase not in NEXT_PHASES[self.phase]:
+            raise AssertionError(f"{self.story()}; it cannot be {PHASES[phase]} next")
+        self.phase = phase
 
-    def __init__(self, job: Job, seq: int, floor: Tier, traits: Traits, now_s: float) -> None:
-        self.job = job
-        self.id = job.id
-        self.gpus = job.gpus
-        self.seq = seq
-        self.floor = floor
-        self.slow = traits.slow
-        self.network_duty = traits.network_duty
-        self.phase: int = WAITING
-        self.submitted_s = now_s
-        self.since_s = now_s
-        self.served_s = 0.0
-        self.estimate_s = 0.0
-        self.waited_s = 0.0
-        self.ran_s = 0.0
-        self.key: Key = ()
-        self.timers = (0.0, 0.0)
-        self.allowed = floor
-        self.clock_s: float | None = None
-        self.declined = 0
-        self.epoch = 0
-        self.group: Group | None = None
-        self.placement: Placement = ()
-        self.spots: list[tuple[int, int]] = []
-        self.tier = floor
-        self.slow_here = 1.0
-        self.ripeness = 0
-        self.preemptions = 0
-        self.sizes: Scaling = ()
-        self.victims_considered: tuple[str, ...] = ()
+    def story(self) -> str:
+        """Tell what has happened to this job so far, for errors that should not happen."""
+        return (
+            f"job '{self.id}' ({self.gpus} GPUs) came at {self.submitted_s:.3f} s and has waited "
+            f"{self.waited_s:.3f} s, run {self.ran_s:.3f} s and been stopped {self.preemptions} times until "
+            f"it began to wait or to run at {self.since_s:.3f} s; it is {PHASES[self.phase]} on "
+            f"{where(self.placement) or 'no GPUs'}"
+        )
 
     def service_s(self, now_s: float) -> float:
         """Ideal service attained by now."""
@@ -147,58 +123,54 @@ def check_demand(job: Job, topology: Topology, quotas: Mapping[str, int]) -> Non
         )
 
 
-# -- Delay timers: when a waiting job's next tier becomes allowed. One entry per job, level and epoch.
+# -- Times at which something about a job changes: delay timers, and when it may first be stopped for others.
 
 
-class DelayTimers:
-    """The timers of all jobs that have declined an offer; those of jobs that moved on are skipped."""
+class JobTimes:
+    """Times of jobs, each with a number that says what for; those of jobs that moved on are skipped."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, JobState, int]] = []
+        self._heap: list[tuple[float, int, int, int, JobState]] = []  # when, number, epoch, what for, job
 
-    def arm(self, job: JobState, now_s: float) -> None:
-        """Arm the timer of the tier the job now holds out for."""
-        assert job.clock_s is not None
-        at_s = max(now_s, job.clock_s + job.timers[0 if job.allowed == Tier.MACHINE else 1])
-        if at_s < float("inf"):
-            heappush(self._heap, (at_s, job.seq, job, job.epoch))
+    def add(self, at_s: float, job: JobState, what: int = 0) -> None:
+        """Note a time, which is void once the job's epoch has changed; an endless one never comes."""
+        if at_s < inf:
+            heappush(self._heap, (at_s, job.seq, job.epoch, what, job))
 
     def next_s(self) -> float:
-        """When the next timer runs out."""
+        """When the next of them comes."""
         heap = self._heap
         while heap:
-            at_s, _, job, epoch = heap[0]
+            at_s, _, epoch, _, job = heap[0]
             if job.epoch == epoch:
                 return at_s
             heappop(heap)
-        return float("inf")
+        return inf
 
-    def due(self, now_s: float) -> list[JobState]:
-        """The jobs whose timer has run out."""
-        jobs: list[JobState] = []
+    def due(self, now_s: float) -> list[tuple[JobState, int]]:
+        """Take out what has come by now."""
+        due: list[tuple[JobState, int]] = []
         while self.next_s() <= now_s:
-            jobs.append(heappop(self._heap)[2])
-        return jobs
+            _, _, _, what, job = heappop(self._heap)
+            due.append((job, what))
+        return due
 
 
-GroupName = tuple[int, int, str]
 NOBODY = 1 << 60
 """More GPUs than there are: what is needed where nobody waits."""
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Waiting jobs that need the same; those that moved on are dropped when they come to the top."""
 
-    __slots__ = ("declines", "fresh", "gpus", "heap", "size", "tenant", "tier")
-
-    def __init__(self, gpus: int, tier: Tier, tenant: str) -> None:
-        self.gpus = gpus
-        self.tier = tier
-        self.tenant = tenant
-        self.heap: list[tuple[Key, int, JobState, int]] = []
-        self.fresh: list[tuple[JobState, int]] = []
-        self.size = 0
-        self.declines = 0
+    gpus: int
+    tier: Tier  # the farthest that they allow
+    tenant: str  # whose quota they need, if anybody's
+    heap: list[tuple[Key, int, JobState, int]] = field(default_factory=list)  # by key and number, with epochs
+    fresh: list[tuple[JobState, int]] = field(default_factory=list)  # who has not declined yet, with epochs
+    size: int = 0  # jobs that wait
+    declines: int = 0  # offers that all of them declined
 
     def head(self) -> JobState:
         """The first job in order; the group must not be empty."""
@@ -214,15 +186,13 @@ class Waiting:
     """All waiting jobs in their groups."""
 
     def __init__(self) -> None:
-        self._by_name: dict[GroupName, Group] = {}
-        self.groups: list[Group] = []
-        self.size = 0
-        self.longest_since_s = -inf
-        """Nobody has waited since an earlier time."""
-        self.least = NOBODY
-        """GPUs that the smallest waiting gang needs."""
+        self._by_name: dict[tuple[int, int, str], Group] = {}  # by GPUs, tier and tenant
+        self.groups: list[Group] = []  # those in which jobs wait
+        self.size = 0  # jobs in all groups
+        self.longest_since_s = -inf  # nobody has waited since an earlier time
+        self.least = NOBODY  # GPUs that the smallest waiting gang needs
 
-    def join(self, job: JobState, tenant: str = "") -> Group:
+    def join(self, job: JobState, tenant: str = "") -> None:
         """Put a job into the group of its demand and allowed tier."""
         name = (job.gpus, int(job.allowed), tenant)
         group = self._by_name.get(name)
@@ -240,7 +210,6 @@ class Waiting:
         heappush(group.heap, (job.key, job.seq, job, job.epoch))
         if job.clock_s is None:
             group.fresh.append((job, job.epoch))
-        return group
 
     def leave(self, job: JobState) -> None:
         """Take a job out."""
@@ -271,22 +240,26 @@ class Waiting:
 
     def longest(self) -> JobState | None:
         """The job that has waited longest, and note since when: later ones come with later times."""
-        longest: JobState | None = None
-        for group in self.groups:
-            for _, _, job, epoch in group.heap:
-                if job.epoch == epoch and (
-                    longest is None or (job.since_s, job.seq) < (longest.since_s, longest.seq)
-                ):
-                    longest = job
+        longest = min(self.jobs(), key=lambda job: (job.since_s, job.seq), default=None)
         if longest is not None:
             self.longest_since_s = longest.since_s
         return longest
 
-    def reorder(self, key_of: "dict[JobState, Key]") -> None:
+    def reorder(self, key_of: Mapping[JobState, Key]) -> None:
         """Give every waiting job a new key."""
+        for job, key in key_of.items():
+            job.key = key
         for group in self.groups:
             live = [job for _, _, job, epoch in group.heap if job.epoch == epoch]
-            for job in live:
-                job.key = key_of[job]
             group.heap = [(job.key, job.seq, job, job.epoch) for job in live]
             heapify(group.heap)
+
+    def validate(self) -> None:
+        """Raise an AssertionError unless groups hold the jobs that they count, each once."""
+        for group in self.groups:
+            live = [job for _, _, job, epoch in group.heap if job.epoch == epoch]
+            assert 0 < group.size == len(live), f"{len(live)} jobs wait, but {group.size} are counted"
+            for job in live:
+                assert job.group is group, f"another group has it: {job.story()}"
+        assert self.size == sum(group.size for group in self.groups), "not every waiting job is counted"
+        assert self.least == min([group.gpus for group in self.groups], default=NOBODY)

@@ -5,6 +5,7 @@ settles every affected gang's finish when a gang starts or ends.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import Final, Literal, assert_never, get_args
@@ -12,7 +13,7 @@ from typing import Final, Literal, assert_never, get_args
 from msgspec import Struct
 
 from slimsched.core.clock import Action, Timeline, Wake, WakeAt
-from slimsched.jobs.domain import Job, Placement
+from slimsched.jobs.domain import Job, Placement, gpus_in
 from slimsched.jobs.scheduler.messages import (
     Event,
     JobFinished,
@@ -23,7 +24,7 @@ from slimsched.jobs.scheduler.messages import (
     PreemptJob,
     StartJob,
 )
-from slimsched.jobs.scheduler.network import Sensitivity, Shape
+from slimsched.jobs.scheduler.network import Sensitivity
 from slimsched.jobs.scheduler.scheduler import JobScheduler
 from slimsched.jobs.telemetry import JobEntry
 
@@ -33,9 +34,8 @@ from slimsched.jobs.telemetry import JobEntry
 # gangs that share a link with the one that came or went. How much slower a link is for a gang with duty d:
 #
 #     fair       1 + the duties of the others
-#     shifted    1 + max(0, d + the duties of the others − 1): iterations are shifted in time so that gangs
-# send
-#                one after the other where there is room. After CASSINI's idea, at best: all shifts fit
+#     shifted    1 + max(0, d + the duties of the others − 1): iterations are shifted in time, so that gangs
+#                send one after the other where there is room. After CASSINI's idea, at best: all shifts fit
 #     priority   1 + the duties of those that compute more GPU-seconds per second of sending; they go first.
 #                After Crux's idea
 
@@ -44,47 +44,28 @@ Sharing = Literal["fair", "shifted", "priority"]
 SHARINGS: tuple[str, ...] = get_args(Sharing)
 
 
+@dataclass(slots=True, eq=False)
 class RunningGang:
     """One gang at work: how far it is, how fast it goes, which links it uses."""
 
-    __slots__ = (
-        "compute_s",
-        "ideal_s",
-        "intensity",
-        "iteration_s",
-        "job",
-        "latency_s",
-        "machine_s",
-        "nic_duty",
-        "nic_s",
-        "nics",
-        "placement",
-        "remaining_s",
-        "served_s",
-        "updated_s",
-        "uplink_duty",
-        "uplink_s",
-        "uplinks",
-        "version",
-    )
-
-    def __init__(self, job: Job, placement: Placement, served_s: float, start_s: float) -> None:
-        self.job = job
-        self.placement = placement
-        self.served_s = served_s
-        self.remaining_s = job.service_s - served_s
-        self.updated_s = start_s
-        self.version = 0
-        self.compute_s = self.ideal_s = self.iteration_s = 1.0
-        self.machine_s = self.nic_s = self.uplink_s = self.latency_s = 0.0
-        self.nics: list[int] = []
-        self.uplinks: list[int] = []
-        self.nic_duty = self.uplink_duty = self.intensity = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Ideal seconds of work done per second."""
-        return self.ideal_s / self.iteration_s
+    job: Job
+    placement: Placement
+    served_s: float  # ideal seconds of work that it had done when it started
+    updated_s: float  # when its progress was last taken into account
+    remaining_s: float  # ideal seconds of work left then
+    version: int = 0  # grows whenever its finish moves
+    ideal_s: float = 1.0  # an iteration where it is closest together, nobody else on its links
+    iteration_s: float = 1.0  # an iteration as it is now
+    compute_s: float = 1.0
+    machine_s: float = 0.0  # seconds that an iteration alone takes of each kind of link
+    nic_s: float = 0.0
+    uplink_s: float = 0.0
+    latency_s: float = 0.0
+    nics: list[int] = field(default_factory=list)  # machines whose cards it shares
+    uplinks: list[int] = field(default_factory=list)  # racks whose uplinks it shares
+    nic_duty: float = 0.0  # share of its time for which it occupies a card, and an uplink
+    uplink_duty: float = 0.0
+    intensity: float = 0.0  # GPU-seconds of computing per second of sending
 
     def advance(self, now_s: float) -> None:
         """Take the work done since the last look into account."""
@@ -104,7 +85,7 @@ class SharedLinks:
     def __init__(self, sensitivity: Sensitivity, sharing: Sharing = "fair") -> None:
         self._sensitivity = sensitivity
         self._sharing = sharing
-        self._alone: dict[tuple[str, int], tuple[float, float]] = {}
+        self._alone: dict[tuple[str, int], tuple[float, float]] = {}  # ideal and real iteration in a machine
         topology = sensitivity.topology
         self._index = topology.index
         self._rack_of = topology.rack_of
@@ -118,45 +99,33 @@ class SharedLinks:
 
         None says that the gang uses no shared link: its pace is set and never changes.
         """
-        job, placement = gang.job, gang.placement
+        job, placement, sensitivity = gang.job, gang.placement, self._sensitivity
         if len(placement) == 1:
-            gpus = placement[0][1]
-            key = (job.model, gpus)
+            key = (job.model, placement[0][1])
             pace = self._alone.get(key)
             if pace is None:
-                comm_s = self._sensitivity.comm_at(job, placement).total_s()
-                compute_s = self._sensitivity.model(job).compute_s
-                pace = (self._sensitivity.ideal_iteration_s(job, gpus), compute_s + comm_s)
-                self._alone[key] = pace
+                iteration_s = sensitivity.model(job).compute_s + sensitivity.comm_at(job, placement).total_s()
+                pace = self._alone[key] = (sensitivity.ideal_iteration_s(job, key[1]), iteration_s)
             gang.ideal_s, gang.iteration_s = pace
-            if gpus != job.gpus:
-                gang.ideal_s *= self._sensitivity.pace(job, gpus)
+            if key[1] != job.gpus:
+                gang.ideal_s *= sensitivity.pace(job, key[1])
             return None
-        sensitivity = self._sensitivity
         model = sensitivity.model(job)
-        machines: list[int] = []
-        racks: dict[int, int] = {}
-        gpus = most = 0
-        for name, count in placement:
-            machine = self._index[name]
-            machines.append(machine)
-            rack = self._rack_of[machine]
-            racks[rack] = racks.get(rack, 0) + 1
-            gpus += count
-            most = max(most, count)
+        gpus = gpus_in(placement)
         gang.compute_s = model.compute_s
         gang.ideal_s = sensitivity.ideal_iteration_s(job, gpus)
         if gpus != job.gpus:
             gang.ideal_s *= sensitivity.pace(job, gpus)
-        comm = sensitivity.comm(job, Shape(most, max(racks.values()), len(racks)))
+        comm = sensitivity.comm_at(job, placement)
         comm_s = comm.total_s()
         gang.machine_s, gang.nic_s, gang.uplink_s, gang.latency_s = comm
         gang.iteration_s = gang.compute_s + comm_s
         if model.exposed_bytes <= 0.0:
             return None
         gang.intensity = gpus * gang.compute_s / max(comm_s, 1e-12)
-        gang.nics = machines
-        gang.uplinks = list(racks) if len(racks) > 1 else []
+        gang.nics = [self._index[name] for name, _ in placement]
+        racks = list(dict.fromkeys([self._rack_of[machine] for machine in gang.nics]))
+        gang.uplinks = racks if len(racks) > 1 else []
         for machine in gang.nics:
             self._on_nic[machine][gang] = None
         for rack in gang.uplinks:
@@ -249,15 +218,12 @@ def _busiest(load: list[float], links: list[int]) -> float:
 
 
 class Checkpoint(Struct, frozen=True, kw_only=True):
-    """What stopping and resuming a gang costs; `interval_s` is what a failure can lose at most.
-
-    `start_s` is what the first start costs.
-    """
+    """What stopping and resuming a gang costs."""
 
     save_s: float = 30.0
     restore_s: float = 30.0
-    interval_s: float = 1800.0
-    start_s: float = 0.0
+    interval_s: float = 1800.0  # work that a failure can lose at most
+    start_s: float = 0.0  # before the first start
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -268,7 +234,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     repair_s: float
 
 
-# -- Carries a job scheduler's commands out in simulated time: the driver of `slim jobs simulate`.
+# -- The driver: carries out what the scheduler asks for, and feeds it what then happens.
 #
 # Progress is counted in ideal seconds. A gang's finish moves whenever its links get more or less crowded;
 # the old finish stays on the timeline and is skipped when its time comes.
@@ -297,31 +263,24 @@ class SimulatedJobs:
         self._on_finish: Action = self._finish  # bound once: it is scheduled most often
         self._links = SharedLinks(sensitivity, sharing)
         self._checkpoint = checkpoint or Checkpoint()
-        self._start_s = self._checkpoint.start_s
-        self._restore_s = self._checkpoint.restore_s
         self._jobs = {job.id: job for job in jobs}
         self._running: dict[str, RunningGang] = {}
-        self._served_s: dict[str, float] = {}
-        self._failed: set[str] = set()
-        self._wake_s = inf
+        self._served_s: dict[str, float] = {}  # work of jobs that were stopped, as far as it was saved
+        self._failed: set[str] = set()  # machines that are down
+        self._wake_s = inf  # when the scheduler will be woken
         self._left = len(self._jobs)
         self._progress: Callable[[int], None] | None = None
         self._arrivals = sorted(jobs, key=attrgetter("arrival_s"))
-        self._arrivals_s = [job.arrival_s for job in self._arrivals]
         self._arrived = 0
         for failure in failures:
             self._timeline.at(failure.at_s, self._lose_machine, failure.machine)
             self._timeline.at(failure.at_s + failure.repair_s, self._regain_machine, failure.machine)
 
-    @property
-    def events(self) -> int:
-        """Events that the scheduler has handled."""
-        return len(self.log)
-
     def run(self, *, until_s: float = inf, progress: Callable[[int], None] | None = None) -> list[JobEntry]:
         """Run until all jobs are done, or until a time; returns the log."""
         self._progress = progress
-        timeline, arrivals_s, arrived = self._timeline, self._arrivals_s, self._arrived
+        timeline, arrived = self._timeline, self._arrived
+        arrivals_s = [job.arrival_s for job in self._arrivals]
         jobs = len(arrivals_s)
         while self._left:
             next_s = timeline.next_s()
@@ -373,13 +332,10 @@ class SimulatedJobs:
 
     def _start(self, command: StartJob, now_s: float) -> None:
         job_id, placement = command.job_id, command.placement
-        served_s = self._served_s.get(job_id)
+        job, served_s, ready_s = self._jobs[job_id], self._served_s.get(job_id), self._checkpoint.restore_s
         if served_s is None:
-            served_s = 0.0
-            start_s = now_s + self._start_s
-        else:
-            start_s = now_s + self._restore_s
-        gang = RunningGang(self._jobs[job_id], placement, served_s, start_s)
+            served_s, ready_s = 0.0, self._checkpoint.start_s
+        gang = RunningGang(job, placement, served_s, now_s + ready_s, job.service_s - served_s)
         self._running[job_id] = gang
         neighbours = self._links.join(gang)
         if neighbours is None:

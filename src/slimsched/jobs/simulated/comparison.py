@@ -1,7 +1,7 @@
 """Runs policies on the same jobs, over several seeds, and puts the rows side by side."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -123,21 +123,28 @@ def simulate(
     setting: JobSetting,
     seed: int,
     progress: Callable[[int], None] | None = None,
+    *,
+    counted: Collection[str] | None = None,
 ) -> tuple[JobSummary, dict[str, JobHistory], list[JobEntry]]:
-    """Run one policy on prepared jobs; returns its figures, what happened to each job, and the log."""
+    """Run one policy on prepared jobs; returns its figures, what happened to each job, and the log.
+
+    Where only some jobs are `counted`, the others run too, but figures and histories leave them out.
+    """
     simulation = build(policy, jobs, setting, seed)
     with collector_paused():
         begun_s = time.perf_counter()
         log = simulation.run(progress=progress)
         wall_s = time.perf_counter() - begun_s
         by_job = histories(log)
+        if counted is not None:
+            by_job = {job_id: by_job[job_id] for job_id in by_job if job_id in counted}
         summary = summarize(
             by_job,
             policy=policy,
             sensitivity=simulation.sensitivity,
             save_s=setting.checkpoint.save_s,
             restore_s=setting.checkpoint.restore_s,
-            events=simulation.events,
+            events=len(log),
             wall_s=wall_s,
         )
     return summary, by_job, log

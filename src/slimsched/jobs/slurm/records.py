@@ -2,7 +2,7 @@
 
 import csv
 import io
-import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -21,30 +21,29 @@ COLUMNS = (
 """What to ask sacct for."""
 NEEDED = ("JobID", "Submit", "Start", "End", "AllocTRES")
 UNKNOWN = ("", "Unknown", "None", "N/A")
-MINUTE_S = 60.0
 STEP = "a step"
 
 
 class SlurmRecord(Struct, frozen=True, kw_only=True):
-    """One job that held GPUs; `end_s` is None while it still runs. It waits from `eligible_s` on."""
+    """One job that held GPUs; times are Unix seconds."""
 
-    id: str
+    id: str  # with #2, #3 … for further runs of a job that was requeued
     user: str
     name: str
-    eligible_s: float
+    eligible_s: float  # since when it could have started
     start_s: float
-    end_s: float | None
-    gpus: int
-    machines: tuple[str, ...]
-    limit_s: float | None
-    comment: str = ""
+    end_s: float | None  # None while it still runs
+    gpus: int  # in all
+    machines: tuple[str, ...]  # where it ran; empty if the record does not say
+    limit_s: float | None  # its time limit, if it has one
+    comment: str = ""  # may name its model
 
 
 class SlurmRecords(Struct, frozen=True, kw_only=True):
-    """The records of a file, and how many of its lines were left out, by reason."""
+    """The records of a file."""
 
     jobs: list[SlurmRecord]
-    left_out: dict[str, int]
+    left_out: dict[str, int]  # lines that are none of ours, by reason
 
 
 def read_slurm_records(path: Path, *, partition: str | None = None) -> SlurmRecords:
@@ -68,15 +67,14 @@ def _sacct_records(text: str, path: Path, partition: str | None) -> SlurmRecords
     if missing:
         raise DataError(f"{path} has no column {missing[0]}; make it with: sacct -a -P -o {COLUMNS}")
     jobs: list[SlurmRecord] = []
-    left_out: dict[str, int] = {}
-    seen: dict[str, int] = {}
+    left_out, seen = Counter[str](), Counter[str]()
     for number, raw in enumerate(rows, start=2):
         row = {key: value or "" for key, value in raw.items() if key}
         reason = _left_out(row, partition)
         if reason:
-            left_out[reason] = left_out.get(reason, 0) + 1
+            left_out[reason] += 1
             continue
-        seen[row["JobID"]] = seen.get(row["JobID"], 0) + 1
+        seen[row["JobID"]] += 1
         try:
             jobs.append(_record(row, seen[row["JobID"]]))
         except (ValueError, OverflowError) as error:
@@ -92,14 +90,14 @@ def _squeue_records(text: str, path: Path, partition: str | None) -> SlurmRecord
         jobs = [SlurmJob.from_reply(reply) for reply in replies]
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no output of squeue --json: {error}; make it again") from None
-    left_out: dict[str, int] = {}
+    left_out = Counter[str]()
     records = []
     for job in jobs:
         started = job.start_s is not None and job.status is not Status.QUEUED
         row = {"JobID": job.id, "Partition": job.partition, "Start": "x" * started}
         reason = _left_out({**row, "AllocTRES": f"gres/gpu={job.gpus}"}, partition)
         if reason or job.start_s is None:
-            left_out[reason] = left_out.get(reason, 0) + 1
+            left_out[reason] += 1
             continue
         eligible_s = max(job.submit_s, job.eligible_s or 0.0)
         records.append(
@@ -135,7 +133,7 @@ def _record(row: Mapping[str, str], run: int) -> SlurmRecord:
     eligible = row.get("Eligible", "")
     eligible_s = submit_s if eligible in UNKNOWN else max(submit_s, _time_s(eligible))
     end_s = None if row["End"] in UNKNOWN else max(start_s, _time_s(row["End"]))
-    nodes = row.get("NodeList", "")
+    nodes, limit = row.get("NodeList", ""), row.get("TimelimitRaw", "")
     return SlurmRecord(
         id=row["JobID"] if run == 1 else f"{row['JobID']}#{run}",  # requeued: sacct --duplicates
         user=row.get("User", "") or "unknown",
@@ -145,15 +143,10 @@ def _record(row: Mapping[str, str], run: int) -> SlurmRecord:
         end_s=end_s,
         gpus=gpu_count(row["AllocTRES"]),
         machines=() if nodes.startswith("None") else host_names(nodes),
-        limit_s=_limit_s(row.get("TimelimitRaw", "")),
+        limit_s=60.0 * float(limit) if limit.isdecimal() else None,  # in minutes
         comment=row.get("Comment", ""),
     )
 
 
 def _time_s(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
-
-
-def _limit_s(text: str) -> float | None:
-    """Read minutes; None where there is no limit."""
-    return MINUTE_S * float(text) if re.fullmatch(r"\d+", text) else None

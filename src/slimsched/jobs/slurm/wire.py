@@ -1,6 +1,4 @@
-"""Talking to Slurm through its own commands: what is asked, what its JSON answers say, and notes kept in
-jobs.
-"""
+"""Talking to Slurm through its own commands: requests, answers as JSON, and notes kept in its jobs."""
 
 import json
 import os
@@ -17,6 +15,7 @@ from msgspec import Struct
 from slimsched.core.config import Finite, Seconds, SlimError
 from slimsched.jobs.domain import Placement, gpu_count, gpus_in
 from slimsched.jobs.scheduler.gpus import pinned_share
+from slimsched.jobs.traces.clusters import host_names
 
 # -- Reading Slurm's `--json` answers, which change shape with Slurm's version.
 #
@@ -65,25 +64,25 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
 
     id: str
     status: Status
-    state: str
-    gpus: int
+    state: str  # Slurm's own words, such as COMPLETING+RUNNING
+    gpus: int  # that it asks for in all
     per_task: bool = False  # it asked for GPUs by the task, which ties them to its tasks
     compound: bool = False  # part of a job array or of a heterogeneous job
     partition: str = ""
     user: str = ""
     name: str = ""
-    comment: str = ""
-    admin_comment: str = ""
-    submit_s: float = 0.0
-    eligible_s: float | None = None
+    comment: str = ""  # holds the user's request
+    admin_comment: str = ""  # holds the controller's memory
+    submit_s: float = 0.0  # moves with every requeue
+    eligible_s: float | None = None  # from when on it may start
     start_s: float | None = None
     end_s: float | None = None
-    limit_s: float | None = None
-    restarts: int = 0
-    requeue: bool = True
-    nodes: str = ""
-    shares: tuple[int, ...] = ()
-    reason: str = ""
+    limit_s: float | None = None  # its time limit in seconds
+    restarts: int = 0  # how often it was requeued
+    requeue: bool = True  # whether it may be
+    nodes: str = ""  # where it runs, as a host list
+    shares: tuple[int, ...] = ()  # its GPUs on each of these
+    reason: str = ""  # why Slurm says that it waits
 
     @classmethod
     def from_reply(cls, reply: Reply) -> "SlurmJob":
@@ -198,17 +197,17 @@ Note = TypeVar("Note")
 class JobRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the user tells the scheduler beyond the number of GPUs."""
 
-    model: str = ""
-    tenant: str = ""
-    service_s: Seconds = 0.0
+    model: str = ""  # what it trains
+    tenant: str = ""  # whose quota it counts against; else its user's
+    service_s: Seconds = 0.0  # its ideal time, where somebody knows it
 
 
 class Memory(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the controller must not forget about a job."""
 
     arrival_s: Finite | None = None  # Slurm's own submit time moves with every requeue
-    served_s: Seconds = 0.0
-    declined_since_s: Finite | None = None
+    served_s: Seconds = 0.0  # ideal service that it has had
+    declined_since_s: Finite | None = None  # when it first declined an offer
     placement: Placement = ()  # where the job was last told to run
 
 
@@ -256,19 +255,17 @@ class SlurmClient:
         self.timeout_s = timeout_s
         self._environment = dict(os.environ) | ({"SLURM_CONF": str(conf)} if conf else {})
         self._version: tuple[int, int] | None = None
-        self._hostnames: dict[str, tuple[str, ...]] = {}
 
     # observing
 
     def version(self) -> tuple[int, int]:
         """Year and month of Slurm's release."""
-        if self._version is not None:
-            return self._version
-        text = self._run("squeue", "--version")
-        match = re.search(r"(\d+)\.(\d+)", text)
-        if match is None:
-            raise SlurmError(f"squeue --version says '{text.strip()}'; expected a version such as 22.05.8")
-        self._version = int(match[1]), int(match[2])
+        if self._version is None:
+            text = self._run("squeue", "--version")
+            match = re.search(r"(\d+)\.(\d+)", text)
+            if match is None:
+                raise SlurmError(f"squeue --version says '{text.strip()}'; expected one such as 22.05.8")
+            self._version = int(match[1]), int(match[2])
         return self._version
 
     def configuration(self) -> dict[str, str]:
@@ -296,19 +293,12 @@ class SlurmClient:
             return {}
         racks: dict[str, str] = {}
         for switch, nodes in re.findall(r"SwitchName=(\S+) Level=0 .*?\bNodes=(\S+)", text):
-            racks |= dict.fromkeys(self.hostnames(nodes), switch)
+            racks |= dict.fromkeys(host_names(nodes), switch)
         return racks
-
-    def hostnames(self, expression: str) -> tuple[str, ...]:
-        """The machines in a host list such as n[1-4,7]."""
-        if expression not in self._hostnames:
-            names = self._run("scontrol", "show", "hostnames", expression).split()
-            self._hostnames[expression] = tuple(names)
-        return self._hostnames[expression]
 
     def placement(self, job: SlurmJob) -> Placement:
         """Where a running job's GPUs are; of one that is ending, Slurm may name only some."""
-        return tuple(zip(self.hostnames(job.nodes), job.shares, strict=False)) if job.nodes else ()
+        return tuple(zip(host_names(job.nodes), job.shares, strict=False)) if job.nodes else ()
 
     # acting
 
@@ -332,28 +322,33 @@ class SlurmClient:
 
     def place(self, job_id: str, placement: Placement, memory: Memory) -> None:
         """Bind a held job to these machines and write down why it is there."""
-        self._run("scontrol", *place_arguments(job_id, placement), f"AdminComment={written(memory)}")
+        self._tell(*place_arguments(job_id, placement), memory=memory)
 
     def remember(self, job_id: str, memory: Memory) -> None:
         """Write the controller's memory into the job."""
-        self._run("scontrol", "update", f"JobId={job_id}", f"AdminComment={written(memory)}")
+        self._tell("update", f"JobId={job_id}", memory=memory)
 
     def release(self, job_id: str) -> None:
         """Let Slurm start a held job."""
-        self._run("scontrol", "release", job_id)
+        self._tell("release", job_id)
 
     def hold(self, job_id: str) -> None:
         """Keep Slurm from starting a waiting job."""
-        self._run("scontrol", "hold", job_id)
+        self._tell("hold", job_id)
 
     def requeue_held(self, job_id: str) -> None:
         """Stop a running job (SIGTERM, then SIGKILL after KillWait) and put it back, held.
 
         `Incomplete`: else Slurm would make a job run again that has ended since we looked.
         """
-        self._run("scontrol", "requeuehold", "Incomplete", job_id)
+        self._tell("requeuehold", "Incomplete", job_id)
 
     # the wire
+
+    def _tell(self, *arguments: str, memory: Memory | None = None) -> None:
+        """Have scontrol do something, and write down a memory with it."""
+        note = [f"AdminComment={written(memory)}"] if memory else []
+        self._run("scontrol", *arguments, *note)
 
     def _ask(self, key: str, *command: str) -> list[Reply]:
         text = self._run(*command)
@@ -411,11 +406,5 @@ def place_arguments(job_id: str, placement: Placement) -> list[str]:
     machines, share = len(placement), pinned_share(placement)
     nodes = ",".join(name for name, _ in placement)
     per_node, per_job = ("", f"gres:gpu:{gpus_in(placement)}") if not share else (f"gres:gpu:{share}", "")
-    return [
-        "update",
-        f"JobId={job_id}",
-        f"NumNodes={machines}-{machines}",
-        f"ReqNodeList={nodes}",
-        f"TresPerNode={per_node}",
-        f"TresPerJob={per_job}",
-    ]
+    where_to = [f"NumNodes={machines}-{machines}", f"ReqNodeList={nodes}"]
+    return ["update", f"JobId={job_id}", *where_to, f"TresPerNode={per_node}", f"TresPerJob={per_job}"]

@@ -5,8 +5,10 @@ import io
 import re
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from slimsched.core.config import (
@@ -35,10 +37,7 @@ def host_names(text: str) -> tuple[str, ...]:
         pieces = [
             tuple(_numbers(inner, text)) if inner else (plain,) for inner, plain in _PIECE.findall(entry)
         ]
-        size = 1
-        for piece in pieces:
-            size *= len(piece)
-        if size + len(names) > MOST_MACHINES:
+        if prod(map(len, pieces)) + len(names) > MOST_MACHINES:
             raise DataError(f"'{text[:60]}' names more than {MOST_MACHINES:,} machines; give fewer")
         names += ["".join(parts) for parts in product(*pieces)]
     return tuple(names)
@@ -191,13 +190,7 @@ def _from_toml(text: str, path: Path, name: str) -> Topology:
     if "machine" in raw:
         listed = read_section(raw, _MachineFile, path.name)
         return Topology(listed.machine, name=listed.name)
-    grid = read_section(raw, _GridFile, path.name)
-    return Topology.grid(
-        racks=grid.racks,
-        machines_per_rack=grid.machines_per_rack,
-        gpus_per_machine=grid.gpus_per_machine,
-        name=grid.name,
-    )
+    return Topology.grid(**msgspec.structs.asdict(read_section(raw, _GridFile, path.name)))
 
 
 def _from_csv(text: str, path: Path) -> list[Machine]:

@@ -1,12 +1,9 @@
-"""Traces of jobs: files in several formats, and jobs made up in the likeness of Helios.
-
-Job traces: which columns they come in, and how to find them.
-"""
+"""Traces of jobs: files in several formats, told apart by their columns, and jobs drawn to resemble them."""
 
 import csv
 import io
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -20,9 +17,10 @@ from slimsched.jobs.domain import Job, gpu_count
 
 # -- Jobs that look like Helios' when no trace is at hand.
 #
-# Fitted to the 125,303 GPU jobs of Helios Venus (CC-BY 4.0) by `fit`: the share of each GPU demand, and
-# quantiles of the service time by class of demand and of the gaps between arrivals, drawn by inverse
-# transform (linear between quantiles on a logarithmic scale). The longest gap is cut so that the mean agrees.
+# Fitted to the 125,303 GPU jobs of Helios Venus (CC-BY 4.0) by benchmarks/measured_models.py: the share of
+# each GPU demand, and quantiles of the service time by class of demand and of the gaps between arrivals. They
+# are drawn by inverse transform (linear between quantiles on a logarithmic scale). The longest gap is cut so
+# that the mean agrees.
 
 DEMANDS = {
     1: 0.51838, 2: 0.05546, 3: 0.00161, 4: 0.07258, 5: 0.00078, 6: 0.00164, 7: 0.00197, 8: 0.24734,
@@ -50,21 +48,6 @@ SERVICE_S = {
 GAPS_S = (
     0, 0, 0, 1, 7, 17, 29, 44, 67, 96, 116, 142, 181, 250, 308, 411, 585, 769, 1220, 2060, 16000,
 )  # fmt: skip
-
-
-def fit(jobs: Sequence[Job]) -> tuple[dict[int, float], dict[int, list[float]], list[float]]:
-    """Shares of demands, quantiles of service by class of demand, quantiles of gaps: what the tables hold."""
-    gpus = np.array([job.gpus for job in jobs])
-    service_s = np.array([job.service_s for job in jobs])
-    gaps_s = np.diff([job.arrival_s for job in jobs])
-    demands = {int(g): float(np.mean(gpus == g)) for g in np.unique(gpus)}
-    services: dict[int, list[float]] = {}
-    lower = 0
-    for upper in SERVICE_S:
-        these = service_s[(gpus > lower) & (gpus <= upper)]
-        services[upper] = np.quantile(these, QUANTILES).tolist()
-        lower = upper
-    return demands, services, np.quantile(gaps_s, QUANTILES).tolist()
 
 
 def generate_jobs(count: int, rng: Generator, *, largest: int = 10**9) -> list[Job]:
@@ -118,8 +101,11 @@ def read_job_trace(source: str) -> list[Job]:
     text = _text(source)
     header = text.partition("\n")[0]
     delimiter = "|" if "|" in header else ","
-    rows = csv.DictReader(io.StringIO(text), delimiter=delimiter)
-    columns = {name.strip() for name in rows.fieldnames or ()}
+    table = csv.DictReader(io.StringIO(text), delimiter=delimiter)
+    try:
+        columns, rows = {name.strip() for name in table.fieldnames or ()}, list(table)
+    except csv.Error as error:
+        raise DataError(f"{source} is no table: {error}; mend or remove the line") from None
     read = next((reader for _, known, reader in READERS if known <= columns), None)
     if read is None:
         kinds = "; ".join(f"{name} ({', '.join(sorted(known))})" for name, known, _ in READERS)
@@ -128,7 +114,7 @@ def read_job_trace(source: str) -> list[Job]:
             f", with these columns at least: {kinds}"
         )
     jobs: list[Job] = []
-    for number, row in enumerate(_each(rows, source), start=2):
+    for number, row in enumerate(rows, start=2):
         try:
             job = read(row, number)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, ConfigError) as error:
@@ -138,14 +124,6 @@ def read_job_trace(source: str) -> list[Job]:
     if not jobs:
         raise DataError(f"{source} holds no job with GPUs; give a trace of GPU jobs")
     return _from_zero(jobs, source)
-
-
-def _each(rows: Iterable[Row], source: str) -> Iterator[Row]:
-    """Yield the rows; a damaged one is an error that names the trace."""
-    try:
-        yield from rows
-    except csv.Error as error:
-        raise DataError(f"{source} is no table: {error}; mend or remove the line") from None
 
 
 def _from_zero(jobs: Iterable[Job], source: str) -> list[Job]:

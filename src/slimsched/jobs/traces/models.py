@@ -8,26 +8,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.random import Generator
 
-from slimsched.core.config import (
-    Amount,
-    ConfigError,
-    Count,
-    Factor,
-    Name,
-    PositiveAmount,
-    PositiveSeconds,
-    Share,
-    UnknownNameError,
-    parse_toml,
-    read_packed_text,
-    read_section,
-)
+from slimsched.core import config
+from slimsched.core.config import ConfigError, UnknownNameError
 from slimsched.jobs.domain import Job, Scaling, TrainingModel
 
 # -- The training models we know: seconds and exposed bytes per iteration, derived from measurements.
 #
-# Made by `slim jobs models --derive`, which prints this table anew from the data folder (see profiles.py
-# for how). MEASURED are those with measured step times; jobs of a trace that names no model draw from them.
+# benchmarks/measured_models.py derives this table anew and says how. MEASURED are those with measured step
+# times; jobs of a trace that names no model draw from them.
 
 MEASURED = ("lm", "transformer", "resnet18", "resnet50", "bert", "deepspeech2", "imagenet", "ncf", "yolov3")
 
@@ -55,7 +43,7 @@ _TABLE = (
 
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _PACE = {
-    # on N T4s, four per machine, at the best batch size; 1 is the pace on one (see sia_profile.py)
+    # on N T4s, four per machine, at the best batch size; 1 is the pace on one
     "bert": (1, 2.075, 4.08, 5.533, 8.635, 10.28, 11.68, 13.98, 15.17, 13.42),
     "deepspeech2": (1, 1.753, 3.449, 4.898, 6.851, 8.382, 9.385, 8.911, 10.25, 10.37),
     "imagenet": (1, 1.921, 3.517, 6.669, 9.644, 11.88, 16.67, 19.41, 26.94, 33.09),
@@ -139,9 +127,8 @@ def rearrange(jobs: Sequence[Job], arrivals: str, *, rng: Generator, gpus: int, 
 # (a share) is sent while others are computed.
 #
 # By measurement: `compute_s` of an iteration on one machine and `spread_s` of the same with each of the
-# `gpus`
-# GPUs on a machine of its own, behind cards of `nic_gb_per_s`. `slowdown` may stand in for `spread_s`. The
-# excess of a ring over n GPUs is 2 (n − 1) / n · S / B, which gives the exposed bytes S.
+# `gpus` GPUs on a machine of its own, behind cards of `nic_gb_per_s`. `slowdown` may stand in for `spread_s`.
+# The excess of a ring over n GPUs is 2 (n − 1) / n · S / B, which gives the exposed bytes S.
 #
 # `scaling` lists pairs of GPUs and pace for jobs that may get fewer or more GPUs than they ask for.
 
@@ -151,14 +138,14 @@ GB = 1e9
 class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model as the file gives it."""
 
-    name: Name
-    compute_s: PositiveSeconds
-    gradient_mb: Amount | None = None
-    hidden: Share = 0.0
-    spread_s: PositiveSeconds | None = None
-    slowdown: Factor | None = None
-    gpus: Count = 8
-    nic_gb_per_s: PositiveAmount = 12.5
+    name: config.Name
+    compute_s: config.PositiveSeconds
+    gradient_mb: config.Amount | None = None
+    hidden: config.Share = 0.0
+    spread_s: config.PositiveSeconds | None = None
+    slowdown: config.Factor | None = None
+    gpus: config.Count = 8
+    nic_gb_per_s: config.PositiveAmount = 12.5
     scaling: Scaling = ()
     source: str = ""
 
@@ -175,7 +162,8 @@ def read_model_file(path: Path) -> dict[str, TrainingModel]:
         raise ConfigError(
             f"no model file at {path}; give a TOML file with [[model]] tables, see docs/jobs.md"
         )
-    file = read_section(parse_toml(read_packed_text(path), path.name), _ModelFile, path.name)
+    raw = config.parse_toml(config.read_packed_text(path), path.name)
+    file = config.read_section(raw, _ModelFile, path.name)
     return {**TRAINING_MODELS, **{one.name: _training_model(one, path.name) for one in file.model}}
 
 

@@ -3,8 +3,6 @@
 A packed part holds the coarse and fine label of each image, then its pixels as prediction errors: green is
 predicted from its left and upper neighbours, red and blue as their difference from green (the predictor of
 JPEG-LS), and each error e is stored as the unsigned number 2 e or -2 e - 1. Both forms are checked by SHA-1.
-
-Downloads resume, check the hash, and put the file in place only when it is complete.
 """
 
 import hashlib
@@ -79,7 +77,6 @@ SHA1 = {
     "test": "8fb6623e830365ff53cf14adec797474f5478006",
 }
 ARCHIVE = "cifar-100-binary.tar.gz"
-SAMPLE = "sample-test1000.xz"
 _SUB_FOLDERS = ("", "cifar100", "cifar-100-binary", "cifar-100")
 
 
@@ -111,11 +108,6 @@ def read(folder: Path, split: str) -> ImageSet:
     if digest != SHA1[split]:
         raise DataError(f"{inner}: the {split} images are damaged (SHA-1 {digest}); fetch them again")
     return _image_set(np.frombuffer(raw, np.uint8).reshape(-1, RECORD_BYTES), class_names(inner))
-
-
-def read_part(path: Path) -> ImageSet:
-    """Read the images of a single packed part, such as the sample of 1,000 test images."""
-    return _image_set(_unpack(path), class_names(path.parent))
 
 
 def unpack_archive(archive: Path) -> Path:

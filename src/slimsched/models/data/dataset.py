@@ -1,6 +1,6 @@
 """Opens a data folder, holds some pictures out of training, and says which images a score is measured on.
 
-Opens a data folder: CIFAR-100, or a user's own class folders.
+A data folder is CIFAR-100 or a user's own class folders; inputs of any model also come from an .npz file.
 """
 
 import zipfile
@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from slimsched.core.config import DataError
 from slimsched.models.data import cifar
 from slimsched.models.data.images import ImageSet
-from slimsched.models.spec import ModelSpec, TensorSpec
+from slimsched.models.spec import NUMPY, ModelSpec
 
 # -- Inputs for any model, from files: an .npz of arrays, or images in folders.
 
 LABELS = "labels"
-FLOATS = {"FP16": "float16", "FP32": "float32", "FP64": "float64"}
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
@@ -41,11 +40,6 @@ def read_inputs(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
     raise DataError(f"no data at {path}; name a folder of images, or an .npz file with inputs and labels")
 
 
-def numpy_type(tensor: TensorSpec) -> np.dtype[Any]:
-    """Return the NumPy type of a tensor's elements."""
-    return np.dtype(FLOATS.get(tensor.datatype, tensor.datatype.lower()))
-
-
 def _read_npz(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -60,11 +54,11 @@ def _read_npz(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
             hint = "; without labels, add --agreement" if name == LABELS else ""
             raise DataError(f"{path} has no array '{name}'; it has {', '.join(arrays) or 'none'}{hint}")
     for tensor in spec.inputs:
-        array = arrays[tensor.name]
-        if array.shape[1:] != tensor.shape or array.dtype != numpy_type(tensor) or not len(array):
+        array, kind = arrays[tensor.name], NUMPY[tensor.datatype]
+        if array.shape[1:] != tensor.shape or array.dtype != kind or not len(array):
             raise DataError(
                 f"{path}: array '{tensor.name}' is {array.dtype} {array.shape}; model '{spec.name}' takes "
-                f"{numpy_type(tensor)} (N, {', '.join(map(str, tensor.shape))})"
+                f"{kind} (N, {', '.join(map(str, tensor.shape))})"
             )
     labels = arrays[LABELS].astype(np.int64) if LABELS in arrays else None
     if len({len(arrays[name]) for name in names} | ({len(labels)} if labels is not None else set())) != 1:
@@ -73,7 +67,7 @@ def _read_npz(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
 
 
 def _read_folder(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
-    from slimsched.models.data.image_folder import SUFFIXES, load_square, read
+    from slimsched.models.data.image_folder import image_files, load_square, read
 
     shape = spec.inputs[0].shape
     square = len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]
@@ -91,8 +85,7 @@ def _read_folder(path: Path, spec: ModelSpec, *, labelled: bool) -> Inputs:
                 "name its classes as labels in model.toml, so that folders can be matched by name"
             )
         return Inputs(arrays=(images.images,), labels=images.labels)
-    files = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES)
-    if not files:
+    if not (files := image_files(path)):
         raise DataError(f"no images below {path}")
     return Inputs(arrays=(np.stack([load_square(one, shape[1]) for one in files]),))
 
@@ -123,9 +116,8 @@ def open_images(
 
 # -- Pictures kept out of training, so that scores come from pictures the network has not seen.
 #
-# The run's folder keeps the names of the held-out pictures. Later scoring reads them there, so adding
-# pictures
-# to the data never mixes up training pictures and held-out ones.
+# The run's folder keeps the names of the held-out pictures, and later scoring reads them there. So adding
+# pictures to the data never mixes up training pictures and held-out ones.
 
 NAME = "held-out.txt"
 DEFAULT_SHARE = 0.2
@@ -142,7 +134,8 @@ def hold_out(images: ImageSet, amount: float, *, seed: int, run: Path) -> tuple[
     """Split into pictures to train on and pictures to score; reuse the run's list if it has one."""
     names = read_names(run)
     if names and images.names:
-        return _without(images, names), only(images, names)
+        none = f"all {len(images)} pictures are held out, none is left to train on; add pictures"
+        return _where(images, [name not in names for name in images.names], none), only(images, names)
     train, scored = images.split(amount, seed=seed)
     if scored.names:
         run.mkdir(parents=True, exist_ok=True)
@@ -158,20 +151,19 @@ def read_names(run: Path) -> frozenset[str]:
 
 def only(images: ImageSet, names: frozenset[str]) -> ImageSet:
     """Select the pictures with these names."""
-    index = [position for position, name in enumerate(images.names) if name in names]
-    if not index:
-        raise DataError(
-            f"none of the {len(names)} pictures held out in training is in this folder; "
-            "score every picture here with --all"
-        )
-    return images.select(np.array(index, np.int64))
+    return _where(
+        images,
+        [name in names for name in images.names],
+        f"none of the {len(names)} pictures held out in training is in this folder; "
+        "score every picture here with --all",
+    )
 
 
-def _without(images: ImageSet, names: frozenset[str]) -> ImageSet:
-    index = [position for position, name in enumerate(images.names) if name not in names]
-    if not index:
-        raise DataError(f"all {len(images)} pictures are held out, none is left to train on; add pictures")
-    return images.select(np.array(index, np.int64))
+def _where(images: ImageSet, chosen: list[bool], none: str) -> ImageSet:
+    """Select some pictures; raise DataError with the text `none` if that leaves none."""
+    if not any(chosen):
+        raise DataError(none)
+    return images.select(np.flatnonzero(chosen))
 
 
 # -- The images that a score is measured on, with a description of them.

@@ -1,6 +1,5 @@
 """A user's own images: one sub-folder per class, any size; each image is cut to a square and scaled."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ def read(folder: Path, *, side: int, classes: tuple[str, ...] | None = None) -> 
             f"{folder} has class '{min(unknown)}', which the network was not trained on; "
             f"it knows {len(names)} classes: {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
         )
-    files = [(path, label) for label, name in enumerate(names) for path in _images(folder / name)]
+    files = [(path, label) for label, name in enumerate(names) for path in image_files(folder / name)]
     if not files:
         raise DataError(f"no images in the class folders of {folder}; expected files such as IMAGE.png")
     images = np.stack([load_square(path, side) for path, _ in files])
@@ -56,6 +55,6 @@ def square(image: Image.Image, side: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(cut, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def _images(folder: Path) -> Iterator[Path]:
-    if folder.is_dir():
-        yield from sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+def image_files(folder: Path) -> list[Path]:
+    """List the images below a folder; none if it is not there."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from slimsched.core.config import DataError
 from slimsched.models.loading import build_model
-from slimsched.models.package import DESCRIPTION, Description, read_description, read_spec
+from slimsched.models.package import DESCRIPTION, read_description, read_spec
 
 TEMPLATE = Path(__file__).parent / "template"
 WEIGHTS = "weights.safetensors"
@@ -24,12 +24,8 @@ def write_skeleton(folder: Path) -> list[Path]:
     for source in sorted(TEMPLATE.glob("model.*")):
         text = source.read_text(encoding="utf-8").replace('name = "skeleton"', f'name = "{name}"')
         (folder / source.name).write_text(text, encoding="utf-8")
-    description = read_description(folder)
+    description = structs.replace(read_description(folder), weights=None)  # there are none yet
     torch.manual_seed(0)
-    model = build_model(folder, _without_weights(description), read_spec(folder))
+    model = build_model(folder, description, read_spec(folder))
     save_file(model.weights(), folder / WEIGHTS)
     return [folder / DESCRIPTION, folder / "model.py", folder / WEIGHTS]
-
-
-def _without_weights(description: Description) -> Description:
-    return structs.replace(description, weights=None)

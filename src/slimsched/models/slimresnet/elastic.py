@@ -1,26 +1,29 @@
-"""A trained SlimResNet as an ElasticModel, with folded segments that share weights where possible.
+"""A trained SlimResNet as an ElasticModel: segments folded once per width, sharing weights where possible.
 
-On a CPU, the fastest form packs weights once, in bfloat16 where the CPU supports it.
+On a CPU, the fastest form of a segment has its weights packed, in bfloat16 where the CPU supports it.
 """
 
-from pathlib import Path
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from slimsched.models import network
 from slimsched.models.data.images import Colours
 from slimsched.models.elastic import ElasticModel, Segment, Tensors, margin
-from slimsched.models.network import Trained
-from slimsched.models.slimresnet import shipped
-from slimsched.models.slimresnet.layers import EPS, GROUP_CHANNELS
-from slimsched.models.slimresnet.resnet import FoldedBlock, FoldedConv, SegmentInstance, SlimResNet, fold
-from slimsched.models.slimresnet.shape import NetworkShape, slimresnet_figures, slimresnet_spec
-from slimsched.models.spec import SLIMRESNET, ModelFigures
+from slimsched.models.network import SegmentAtWidth, Trained, check_input
+from slimsched.models.package import network_figures, network_spec
+from slimsched.models.slimresnet.resnet import (
+    EPS,
+    GROUP_CHANNELS,
+    FoldedBlock,
+    FoldedConv,
+    SlimResNet,
+)
+from slimsched.models.slimresnet.shape import NetworkShape
+from slimsched.models.spec import ModelFigures
 
-# -- The fastest form of folded segments on a CPU: weights packed once, bfloat16 where the CPU supports it.
+# -- The fastest form of folded segments on a CPU.
 #
 # A plain convolution reorders its weights into oneDNN's layout on every call. For small batches that takes as
 # long as the arithmetic. Packed weights have that layout from the start. The operators used here are the ones
@@ -74,10 +77,11 @@ class PackedConv(nn.Module):
         return y.to(x.dtype)
 
 
-def pack(segment: SegmentInstance, dtype: torch.dtype) -> SegmentInstance:
+def pack(segment: SegmentAtWidth, dtype: torch.dtype) -> SegmentAtWidth:
     """Change a folded segment in place into its fastest form on this CPU, and return it."""
     if not (_has_onednn() and hasattr(torch._C._nn, "mkldnn_reorder_conv2d_weight")):
         return segment.to(dtype)
+    assert isinstance(segment.shape, NetworkShape)
     side = segment.shape.side(segment.segment)
     for module in list(segment.modules()):
         for name, child in list(module.named_children()):
@@ -90,55 +94,51 @@ def _has_onednn() -> bool:
     return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
-# -- Trained SlimResNets on disk, and the one that comes with the package.
-
-TrainedModel = Trained[SlimResNet, NetworkShape]
-
-
-def load(path: Path | None = None) -> TrainedModel:
-    """Load the model of a training folder or of its .json; without a path, the shipped model."""
-    return network.load(path or shipped.folder() / f"{shipped.NAME}.json", NetworkShape, SlimResNet)
-
+# -- Trained SlimResNets.
 
 STEM_CHANNELS = 8
 """Tensor cores need a multiple of eight input channels, so CUDA images get extra channels of zeros."""
 
 
-class SlimResNetModel(ElasticModel):
-    """Folds a segment's weights once per width.
+class FoldedModel(ElasticModel):
+    """A slimmable image network whose segments are folded once per width, for one device.
 
-    `precision` applies to activations and convolutions. The default is bfloat16 on GPUs and on CPUs that
-    multiply it in hardware, else float32. Move `net` to its device before asking for segments.
+    `precision` applies to activations and convolutions. The default is bfloat16 on GPUs and what `on_cpu`
+    says elsewhere.
     """
 
+    on_cpu = torch.float32
+    precision: torch.dtype
+
     def __init__(
-        self, trained: TrainedModel, *, name: str | None = None, precision: torch.dtype | None = None
+        self, trained: Trained, *, name: str | None = None, precision: torch.dtype | None = None
     ) -> None:
         card = trained.card
-        self.spec = slimresnet_spec(card.shape, (name or card.name).replace("/", "-"), card.classes)
-        self.net, self.shape = trained.net, card.shape
-        self._wanted = precision
-        self.precision = precision or cpu_precision()
-        self._device = torch.device("cpu")
+        self.spec = network_spec(card.shape, name or card.name, card.classes)
+        self.net = trained.net
         self._scale, self._shift = scale_and_shift(card.colours)
-        self._folded: WeakValueDictionary[tuple[int, float, str], SegmentInstance] = WeakValueDictionary()
+        self._wanted = precision
+        self.place(torch.device("cpu"))
 
     def place(self, device: torch.device) -> None:
         """Fold for this device from now on; the network itself stays where it is."""
         self._device = device
-        self.precision = self._wanted or (cpu_precision() if device.type == "cpu" else torch.bfloat16)
         self._scale, self._shift = self._scale.to(device), self._shift.to(device)
+        self.precision = self._wanted or (self.on_cpu if device.type == "cpu" else torch.bfloat16)
 
     def segment(self, index: int, choice: str, previous: str | None) -> Segment:
         """Fold one segment at one width, for input of the previous segment's width."""
-        return FoldedSegment(self._fold(index, float(choice), None if previous is None else float(previous)))
+        before = None if previous is None else float(previous)
+        return FoldedSegment(self.fold(index, float(choice), before))
+
+    def fold(self, index: int, width: float, previous: float | None) -> SegmentAtWidth:
+        """Fold one segment at one width, on this model's device."""
+        one = self.net.instance(index, width=width, previous=previous)
+        return one.to(self._device, self.precision)
 
     def prepare(self, raw: Tensors) -> Tensors:
         """uint8 (N, 3, S, S) -> normalized, in this model's precision, channels_last."""
-        (images,) = raw
-        if images.is_cuda:
-            return (self._padded(images),)
-        normal = torch.addcmul(self._shift, images.to(torch.float32), self._scale)
+        normal = torch.addcmul(self._shift, raw[0].to(torch.float32), self._scale)
         return (normal.to(self.precision).contiguous(memory_format=torch.channels_last),)
 
     def finish(self, last: Tensors) -> Tensors:
@@ -149,6 +149,39 @@ class SlimResNetModel(ElasticModel):
         """Return the margin between the two most likely classes."""
         return margin(last[0])
 
+    def figures(self) -> ModelFigures:
+        """Compute the figures by formula, because a dry run does not count packed convolutions."""
+        return network_figures(self.net.shape)
+
+
+class SlimResNetModel(FoldedModel):
+    """Runs in bfloat16 also on CPUs that multiply it in hardware; widths share what does not differ."""
+
+    net: SlimResNet
+
+    def __init__(
+        self, trained: Trained, *, name: str | None = None, precision: torch.dtype | None = None
+    ) -> None:
+        self.on_cpu = cpu_precision()
+        self._folded: WeakValueDictionary[tuple[int, float, str], SegmentAtWidth] = WeakValueDictionary()
+        super().__init__(trained, name=name, precision=precision)
+
+    def prepare(self, raw: Tensors) -> Tensors:
+        """uint8 (N, 3, S, S) -> normalized; on CUDA in one pass, with zeros up to STEM_CHANNELS channels."""
+        if not raw[0].is_cuda:
+            return super().prepare(raw)
+        from slimsched.models.slimresnet.fused import normalize
+
+        count, _, height, width = raw[0].shape
+        out = torch.empty(
+            (count, STEM_CHANNELS, height, width),
+            device=raw[0].device,
+            dtype=self.precision,
+            memory_format=torch.channels_last,
+        )
+        normalize(raw[0], out, self._scale.flatten(), self._shift.flatten())  # type: ignore[no-untyped-call]
+        return (out,)
+
     def whole(self, plan: tuple[str, ...]) -> Segment | None:
         """Return the network as it was trained; None in half precision, where rounding differs."""
         if self.precision != torch.float32:
@@ -156,20 +189,16 @@ class SlimResNetModel(ElasticModel):
         widths = tuple(float(name) for name in plan)
         return lambda images: (self.net(images[0], widths),)
 
-    def figures(self) -> ModelFigures:
-        """Compute the figures by formula, because a dry run does not count packed convolutions."""
-        return slimresnet_figures(self.shape)
-
-    def _fold(self, index: int, width: float, previous: float | None) -> SegmentInstance:
+    def fold(self, index: int, width: float, previous: float | None) -> SegmentAtWidth:
         """Fold a segment; only its first block depends on the previous width, the rest is shared."""
-        one = fold(self.net, index, width=width, previous=previous)
+        one = self.net.instance(index, width=width, previous=previous)
         ready = pack(one, self.precision) if self._device.type == "cpu" else self._moved(one)
         first = self._folded.setdefault((index, width, str(self._device)), ready)
         if first is not ready:
             _share(ready, first)
         return ready
 
-    def _moved(self, one: SegmentInstance) -> SegmentInstance:
+    def _moved(self, one: SegmentAtWidth) -> SegmentAtWidth:
         """Move to the device: convolutions in this model's precision, norms and classifier in float32."""
         for layer in one.modules():
             if isinstance(layer, FoldedConv):
@@ -179,48 +208,30 @@ class SlimResNetModel(ElasticModel):
                 layer.weight = weight.to(self.precision).contiguous(memory_format=torch.channels_last)
         return one.to(self._device)
 
-    def _padded(self, images: Tensor) -> Tensor:
-        """uint8 (N, 3, H, W) -> normalized (N, STEM_CHANNELS, H, W), channels_last, in one pass."""
-        from slimsched.models.slimresnet.fused import normalize
-
-        count, _, height, width = images.shape
-        out = torch.empty(
-            (count, STEM_CHANNELS, height, width),
-            device=images.device,
-            dtype=self.precision,
-            memory_format=torch.channels_last,
-        )
-        normalize(images, out, self._scale.flatten(), self._shift.flatten())  # type: ignore[no-untyped-call]
-        return out
-
 
 class FoldedSegment:
     """A folded segment that takes and returns tuples of tensors."""
 
-    def __init__(self, instance: SegmentInstance) -> None:
+    def __init__(self, instance: SegmentAtWidth) -> None:
         self.instance = instance
+        self._takes = instance.shape.takes(instance.segment)
 
     def __call__(self, tensors: Tensors) -> Tensors:
         """(N, c, H, W) -> (N, c', H', W'), logits after the last segment."""
-        if tensors[0].is_cuda:
-            return (self.instance.layers(tensors[0]),)  # no checks: this is captured as a graph
-        return (self.instance(tensors[0]),)
-
-    def weights(self) -> list[Tensor]:
-        """List the folded weights."""
-        return list(self.instance.buffers())
+        x = tensors[0]
+        if not x.is_cuda:  # on CUDA this is captured as a graph
+            if tuple(x.shape[1:]) not in self._takes:
+                check_input(self.instance.shape, self.instance.segment, x)
+            if x.dim() == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+        return (self.instance.layers(x),)
 
     def own_modules(self) -> list[nn.Module]:
         """List the modules with weights of this width: a server may move them to the host and back."""
         return [self.instance]
 
 
-def trained_model(folder: Path | None = None, *, precision: torch.dtype | None = None) -> SlimResNetModel:
-    """Load a folder that `slim model train` wrote; the shipped network when no folder is given."""
-    return SlimResNetModel(load(folder), name=SLIMRESNET if folder is None else None, precision=precision)
-
-
-def _share(one: SegmentInstance, first: SegmentInstance) -> None:
+def _share(one: SegmentAtWidth, first: SegmentAtWidth) -> None:
     block, shared = one.layers[0], first.layers[0]
     if isinstance(block, FoldedBlock) and isinstance(shared, FoldedBlock) and one.segment > 0:
         block.second = shared.second

@@ -1,9 +1,11 @@
-"""Triton kernels for CUDA: group norm with its residual sum and ReLU, and weight standardization.
+"""Triton kernels for CUDA: group norm with its residual sum and ReLU, weight standardization, raw images.
 
 PyTorch's group norm gives up the channels_last layout and needs several kernels for norm, sum and ReLU. These
 kernels read each tensor once. One program holds all pixels of one image for a block of whole channel groups:
 32 channels of 32 x 32 pixels are 32,768 numbers, which fit into the registers of 8 warps.
 """
+
+# mypy: ignore-errors
 
 import torch
 import triton
@@ -11,10 +13,7 @@ import triton.language as tl
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-# -- A Triton kernel that turns raw images into the stem's input in one pass.
-
-# mypy: ignore-errors
-
+# -- Raw images become the stem's input in one pass.
 
 BLOCK = 1024
 
@@ -43,8 +42,7 @@ def normalize(raw, out, scale, shift):
     )
 
 
-# mypy: ignore-errors
-
+# -- Group norm and weight standardization, forward and backward.
 
 LARGE_IMAGE_PIXELS = 1024
 TILE_CHANNELS = 128
@@ -137,36 +135,6 @@ def _affine_gradient(
             at = partial_ptr + (which * N + n)[:, None] * C + c[None, :]
             total += tl.sum(tl.load(at, mask=inside, other=0.0), axis=0)
     tl.store(out_ptr + (row * 2 + which) * C_MAX + c, total, mask=c < C_MAX)
-
-
-@triton.jit
-def _pool_forward(x_ptr, y_ptr, C, OUT_W, TOTAL, BLOCK: tl.constexpr):
-    """Mean of 2 x 2 pixels, channels last."""
-    o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = o < TOTAL
-    c, pixel = o % C, o // C
-    at = x_ptr + ((pixel // OUT_W) * 4 * OUT_W + (pixel % OUT_W) * 2) * C + c
-    down = 2 * OUT_W * C
-    total = tl.load(at, mask=inside).to(tl.float32) + tl.load(at + C, mask=inside).to(tl.float32)
-    total += tl.load(at + down, mask=inside).to(tl.float32) + tl.load(at + down + C, mask=inside).to(
-        tl.float32
-    )
-    tl.store(y_ptr + o, (total * 0.25).to(y_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _pool_backward(dy_ptr, dx_ptr, C, OUT_W, TOTAL, BLOCK: tl.constexpr):
-    """Give a quarter of each gradient to each of its four pixels."""
-    o = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = o < TOTAL
-    c, pixel = o % C, o // C
-    at = dx_ptr + ((pixel // OUT_W) * 4 * OUT_W + (pixel % OUT_W) * 2) * C + c
-    down = 2 * OUT_W * C
-    quarter = (tl.load(dy_ptr + o, mask=inside).to(tl.float32) * 0.25).to(dx_ptr.dtype.element_ty)
-    tl.store(at, quarter, mask=inside)
-    tl.store(at + C, quarter, mask=inside)
-    tl.store(at + down, quarter, mask=inside)
-    tl.store(at + down + C, quarter, mask=inside)
 
 
 @triton.jit
@@ -266,31 +234,6 @@ class FusedNorm(Function):
             partial, daffine, n, c, c_max, ctx.row, BLOCKS=triton.cdiv(n, 128), BLOCK_N=128, BLOCK_C=32
         )
         return dx, dresidual, daffine, None, None, None, None
-
-
-class FusedPool(Function):
-    """Mean of 2 x 2 pixels in channels_last. PyTorch's own backward pass is slow for this layout."""
-
-    @staticmethod
-    def forward(ctx, x):
-        x = x.contiguous(memory_format=torch.channels_last)
-        n, c, h, w = x.shape
-        y = torch.empty(
-            (n, c, h // 2, w // 2), device=x.device, dtype=x.dtype, memory_format=torch.channels_last
-        )
-        _pool_forward[(triton.cdiv(y.numel(), 1024),)](x, y, c, w // 2, y.numel(), BLOCK=1024)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dy):
-        dy = dy.contiguous(memory_format=torch.channels_last)
-        n, c, h, w = dy.shape
-        dx = torch.empty(
-            (n, c, 2 * h, 2 * w), device=dy.device, dtype=dy.dtype, memory_format=torch.channels_last
-        )
-        _pool_backward[(triton.cdiv(dy.numel(), 1024),)](dy, dx, c, w, dy.numel(), BLOCK=1024)
-        return dx
 
 
 class FusedStandardize(Function):

@@ -5,22 +5,154 @@ images -> [stem, blocks] -> [blocks /2] -> [blocks /2] -> [blocks /2, pool, clas
 A segment loaded at one width is an instance: plain weights, standardized and sliced once.
 """
 
+import math
+from functools import cache
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.core.config import DataError, WidthError
-from slimsched.models.network import SlimNetwork
-from slimsched.models.slimresnet.layers import (
-    GROUP_CHANNELS,
-    SlimConv2d,
-    SlimGroupNorm,
-    SlimLinear,
-    group_norm,
-    halve,
-)
+from slimsched.models.network import SlimNetwork, SlimNetworkSegment
 from slimsched.models.slimresnet.shape import SLIM_RESNET, NetworkShape
 from slimsched.models.width import SEGMENTS, WIDTHS, check_width
+
+# -- Layers of which slices run.
+#
+# Sliceable layers: weights are stored once at full width, and each call uses the leading channels it needs.
+#
+# The input's channel count decides how many input channels a layer uses; the caller names the number of
+# output
+# channels. No layer remembers the width it last ran at. Their operations are fused kernels on CUDA with
+# Triton,
+# and plain PyTorch everywhere else.
+
+EPS = 1e-5
+GROUP_CHANNELS = 8
+
+
+@cache
+def _fused_module() -> ModuleType | None:
+    try:
+        from slimsched.models.slimresnet import fused
+    except ImportError:
+        return None
+    return fused
+
+
+def fused_kernels(tensor: Tensor) -> ModuleType | None:
+    """Return the module of fused kernels if it supports this tensor's device; None means plain PyTorch."""
+    return _fused_module() if tensor.is_cuda else None
+
+
+def group_norm(
+    x: Tensor, affine: Tensor, *, row: int, group: int, residual: Tensor | None = None, relu: bool = False
+) -> Tensor:
+    """Compute relu(gamma (x - mean) / std + beta + residual) over groups of `group` channels.
+
+    `affine` is (rows, 2, channels); `affine[row]` holds gamma and beta.
+    """
+    channels = x.shape[1]
+    fused = fused_kernels(x)
+    if fused is not None and fused.fits(x, group):
+        y: Tensor = fused.FusedNorm.apply(x, residual, affine, row, group, EPS, relu)
+        return y
+    gamma, beta = affine[row, :, :channels].to(x.dtype)
+    y = F.group_norm(x, channels // group, gamma, beta, EPS)
+    if residual is not None:
+        y = y + residual
+    return F.relu(y) if relu else y
+
+
+def halve(x: Tensor) -> Tensor:
+    """Average every 2 x 2 pixels: (N, c, H, W) -> (N, c, H/2, W/2)."""
+    if not x.is_cuda:
+        return F.avg_pool2d(x, 2)
+    n, c, h, w = x.shape  # on CUDA, a mean is several times faster than pooling in channels_last
+    pixels = x.permute(0, 2, 3, 1).reshape(n, h // 2, 2, w // 2, 2, c)
+    return pixels.mean(dim=(2, 4)).permute(0, 3, 1, 2)
+
+
+def standardize(
+    weight: Tensor, gain: Tensor, *, out_channels: int, in_channels: int, dtype: torch.dtype
+) -> Tensor:
+    """Return the slice (out_channels, in_channels, k, k) of a convolution's weight, standardized.
+
+    Each output channel gets mean 0 and norm `gain`:
+
+        w_hat = gain (w - mean(w)) / sqrt(sum((w - mean(w))^2) + eps)
+
+    Training with group norm starts much faster this way. Serving pays nothing for it, because an instance
+    standardizes its weights once when it is loaded.
+    """
+    fused = fused_kernels(weight)
+    if fused is not None:
+        sliced: Tensor = fused.FusedStandardize.apply(weight, gain, out_channels, in_channels, EPS, dtype)
+        return sliced
+    w = weight[:out_channels, :in_channels]
+    centred = w - w.mean(dim=(1, 2, 3), keepdim=True)
+    scale = (
+        gain[:out_channels, None, None, None] * (centred.square().sum((1, 2, 3), keepdim=True) + EPS).rsqrt()
+    )
+    return (centred * scale).to(dtype)
+
+
+class SlimConv2d(nn.Module):
+    """A convolution without bias, weight-standardized with one learned gain per output channel."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel_size // 2
+        shape = (out_channels, in_channels, kernel_size, kernel_size)
+        weight = torch.empty(shape, memory_format=torch.channels_last)
+        nn.init.normal_(weight, std=math.sqrt(1 / (in_channels * kernel_size**2)))
+        self.weight = nn.Parameter(weight)  # (out, in, k, k)
+        self.gain = nn.Parameter(torch.ones(out_channels))  # (out,)
+
+    def forward(self, x: Tensor, out_channels: int) -> Tensor:
+        """(N, c, H, W) -> (N, out_channels, H / stride, W / stride)."""
+        weight = self.sliced(out_channels, x.shape[1], x.dtype)
+        return F.conv2d(x, weight, stride=self.stride, padding=self.padding)
+
+    def sliced(self, out_channels: int, in_channels: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the plain convolution weight of this slice."""
+        return standardize(
+            self.weight, self.gain, out_channels=out_channels, in_channels=in_channels, dtype=dtype
+        )
+
+
+class SlimLinear(nn.Module):
+    """A linear layer that uses its leading inputs and outputs."""
+
+    def __init__(self, in_features: int, out_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features).normal_(std=in_features**-0.5))
+        self.bias = nn.Parameter(torch.zeros(out_features))
+
+    def forward(self, x: Tensor, out_features: int | None = None) -> Tensor:
+        """(..., c) -> (..., out_features); all outputs by default."""
+        weight = self.weight[:out_features, : x.shape[-1]].to(x.dtype)
+        return F.linear(x, weight, self.bias[:out_features].to(x.dtype))
+
+
+class SlimGroupNorm(nn.Module):
+    """Group norm over groups of 8 channels; each width has its own gamma and beta.
+
+    Because groups have a fixed size, a channel's statistics do not depend on how many other channels run.
+    """
+
+    def __init__(self, channels: int, *, widths: int, gamma: float = 1.0) -> None:
+        super().__init__()
+        affine = torch.zeros(widths, 2, channels)
+        affine[:, 0] = gamma
+        self.affine = nn.Parameter(affine)  # (widths, gamma and beta, channels)
+
+    def forward(
+        self, x: Tensor, width_index: int, *, residual: Tensor | None = None, relu: bool = False
+    ) -> Tensor:
+        """(N, c, H, W) -> (N, c, H, W), with optional residual sum and ReLU."""
+        return group_norm(x, self.affine, row=width_index, group=GROUP_CHANNELS, residual=residual, relu=relu)
 
 
 class SlimBlock(nn.Module):
@@ -47,77 +179,7 @@ class SlimBlock(nn.Module):
         return z
 
 
-class SlimSegment(nn.Module):
-    """One quarter of the network; the first holds the stem, the last the classifier."""
-
-    def __init__(self, shape: NetworkShape, index: int) -> None:
-        super().__init__()
-        self.shape, self.index = shape, index
-        channels = shape.channels[index]
-        self.stem = SlimConv2d(3, channels, 3) if index == 0 else None
-        self.stem_norm = SlimGroupNorm(channels, widths=len(WIDTHS)) if index == 0 else None
-        into = shape.channels[max(index - 1, 0)]
-        self.blocks = nn.ModuleList(
-            SlimBlock(into if block == 0 else channels, channels, project=block == 0 and index > 0)
-            for block in range(shape.blocks[index])
-        )
-        self.classifier = SlimLinear(channels, shape.classes) if index == SEGMENTS - 1 else None
-
-    def forward(self, x: Tensor, width: float) -> Tensor:
-        """Normalized images or the previous segment's activation -> activation; logits after the last."""
-        check_width(width)
-        check_input(self.shape, self.index, x)
-        if self.stem is not None and self.stem_norm is not None:
-            out = int(self.shape.channels[0] * width)
-            x = self.stem_norm(self.stem(x, out), WIDTHS.index(width), relu=True)
-        for block in self.blocks:
-            x = block(x, width)
-        if self.classifier is not None:
-            x = self.classifier(x.mean(dim=(2, 3), dtype=torch.float32))
-        return x
-
-
-class SlimResNet(SlimNetwork):
-    """The whole network; `net(x, widths)` runs any width tuple, `net.segment(i)(x, width)` one segment."""
-
-    shape: NetworkShape
-
-    def __init__(self, shape: NetworkShape = SLIM_RESNET) -> None:
-        super().__init__()
-        if any(channels % (GROUP_CHANNELS * len(WIDTHS)) for channels in shape.channels):
-            raise DataError(
-                f"channels {shape.channels} do not split into groups of {GROUP_CHANNELS} at every width; "
-                f"use multiples of {GROUP_CHANNELS * len(WIDTHS)}"
-            )
-        self.shape = shape
-        self.segments = nn.ModuleList(SlimSegment(shape, index) for index in range(SEGMENTS))
-
-    def segment(self, index: int) -> SlimSegment:
-        """Return one segment, which takes (x, width)."""
-        segment = self.segments[index]
-        assert isinstance(segment, SlimSegment)
-        return segment
-
-    def instance(self, segment: int, *, width: float, previous: float | None = None) -> "SegmentInstance":
-        """Fold one segment at one width, for input from the segment before at width `previous`."""
-
-        return fold(self, segment, width=width, previous=previous)
-
-
-def check_input(shape: NetworkShape, segment: int, x: Tensor) -> None:
-    """Raise DataError if this segment cannot take a tensor of this shape."""
-    channels = [3] if segment == 0 else [int(shape.channels[segment - 1] * width) for width in WIDTHS]
-    side = shape.image_size if segment == 0 else shape.side(segment - 1)
-    if x.dim() != 4 or x.shape[1] not in channels or x.shape[2:] != (side, side):
-        wanted = " or ".join(str(c) for c in channels)
-        raise DataError(
-            f"segment {segment} was given shape {tuple(x.shape)}; it takes (N, {wanted}, {side}, {side})"
-        )
-
-
-# -- A segment loaded at one width: plain convolution weights, standardized and sliced once.
-#
-# Executors run these. An instance never changes after loading, so several slots can share one.
+# -- The parts of a segment that is loaded at one width.
 
 
 class FoldedConv(nn.Module):
@@ -175,50 +237,70 @@ class FoldedClassifier(nn.Module):
         return F.linear(pooled, self.weight.float(), self.bias.float())
 
 
-class SegmentInstance(nn.Module):
-    """One segment at one width, for the output of the previous segment at width `previous`."""
+# -- The network.
 
-    def __init__(self, segment: SlimSegment, *, width: float, previous: float | None) -> None:
-        super().__init__()
-        check_width(width)
-        if (previous is None) != (segment.index == 0):
+
+class SlimSegment(SlimNetworkSegment):
+    """One quarter of the network; the first holds the stem, the last the classifier."""
+
+    shape: NetworkShape
+
+    def __init__(self, shape: NetworkShape, index: int) -> None:
+        super().__init__(shape, index)
+        channels = shape.channels[index]
+        self.stem = SlimConv2d(3, channels, 3) if index == 0 else None
+        self.stem_norm = SlimGroupNorm(channels, widths=len(WIDTHS)) if index == 0 else None
+        into = shape.channels[max(index - 1, 0)]
+        self.blocks = nn.ModuleList(
+            SlimBlock(into if block == 0 else channels, channels, project=block == 0 and index > 0)
+            for block in range(shape.blocks[index])
+        )
+        self.classifier = SlimLinear(channels, shape.classes) if index == SEGMENTS - 1 else None
+
+    def run(self, x: Tensor, width: float) -> Tensor:
+        """Normalized images or the previous segment's activation -> activation; logits after the last."""
+        if self.stem is not None and self.stem_norm is not None:
+            out = int(self.shape.channels[0] * width)
+            x = self.stem_norm(self.stem(x, out), WIDTHS.index(width), relu=True)
+        for block in self.blocks:
+            x = block(x, width)
+        if self.classifier is not None:
+            x = self.classifier(x.mean(dim=(2, 3), dtype=torch.float32))
+        return x
+
+    def layers_at(self, width: float, previous: float | None) -> list[nn.Module]:
+        """Fold the layers for the output of the previous segment at width `previous`."""
+        if (previous is None) != (self.index == 0):
             raise WidthError(
-                f"segment {segment.index} with previous width {previous}: the first segment has none, "
+                f"segment {self.index} with previous width {previous}: the first segment has none, "
                 "every other needs one"
             )
-        self.shape, self.segment, self.width, self.previous = segment.shape, segment.index, width, previous
-        out, row = segment.shape.channels_at(segment.index, width), WIDTHS.index(width)
-        into = segment.shape.channels_at(segment.index - 1, previous)
+        if previous is not None:
+            check_width(previous)
+        out, row = self.shape.channels_at(self.index, width), WIDTHS.index(width)
+        into = self.shape.channels_at(self.index - 1, previous)
         layers: list[nn.Module] = []
-        if segment.stem is not None and segment.stem_norm is not None:
-            layers.append(FoldedConv(segment.stem, segment.stem_norm, into=into, out=out, row=row))
+        if self.stem is not None and self.stem_norm is not None:
+            layers.append(FoldedConv(self.stem, self.stem_norm, into=into, out=out, row=row))
             into = out
-        for block in segment.blocks:
+        for block in self.blocks:
             assert isinstance(block, SlimBlock)
             layers.append(FoldedBlock(block, into=into, width=width))
             into = out
-        if segment.classifier is not None:
-            layers.append(FoldedClassifier(segment.classifier, into=out))
-        self.layers = nn.Sequential(*layers)
-        self.eval()
-
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """Images or activation in this instance's precision -> activation (logits after the last segment)."""
-        check_input(self.shape, self.segment, x)
-        y: Tensor = self.layers(x.contiguous(memory_format=torch.channels_last))
-        return y
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of memory that this instance's weights take."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
+        if self.classifier is not None:
+            layers.append(FoldedClassifier(self.classifier, into=out))
+        return layers
 
 
-def fold(net: SlimResNet, segment: int, *, width: float, previous: float | None = None) -> SegmentInstance:
-    """Load one segment of a network at one width; `.to(device, dtype)` moves it."""
-    if not 0 <= segment < SEGMENTS:
-        raise WidthError(f"segment {segment} does not exist; the network has segments 0 to {SEGMENTS - 1}")
-    if previous is not None:
-        check_width(previous)
-    return SegmentInstance(net.segment(segment), width=width, previous=previous)
+class SlimResNet(SlimNetwork):
+    """The whole network."""
+
+    shape: NetworkShape
+
+    def __init__(self, shape: NetworkShape = SLIM_RESNET) -> None:
+        if any(channels % (GROUP_CHANNELS * len(WIDTHS)) for channels in shape.channels):
+            raise DataError(
+                f"channels {shape.channels} do not split into groups of {GROUP_CHANNELS} at every width; "
+                f"use multiples of {GROUP_CHANNELS * len(WIDTHS)}"
+            )
+        super().__init__(shape, (SlimSegment(shape, index) for index in range(SEGMENTS)))

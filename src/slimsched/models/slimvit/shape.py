@@ -1,15 +1,14 @@
-"""The shape of a slimmable vision transformer: cost, weights and output size of each segment."""
+"""The shape of a SlimViT: what each of its segments computes, weighs and hands over. Imports no torch."""
 
-from functools import cache
+from typing import ClassVar
 
 from msgspec import Struct
 
 from slimsched.core.config import Count
-from slimsched.models.spec import SLIMVIT, ModelFigures, ModelSpec, StepFigures
-from slimsched.models.width import SEGMENTS, WIDTHS, PerSegment, image_model_spec
+from slimsched.models.width import SEGMENTS, PerSegment
 
 
-class VitShape(Struct, frozen=True, kw_only=True):
+class VitRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Convolutions that cut an image into tokens, then transformer blocks, a quarter of them per segment.
 
     A segment's width sets how many attention heads and feed-forward units its blocks use, and in segment 0
@@ -28,6 +27,14 @@ class VitShape(Struct, frozen=True, kw_only=True):
     stem: tuple[Count, Count] = (64, 128)
     token_pixels: Count = 4
     image_size: Count = 32
+
+
+class VitShape(VitRecipe, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A slimmable vision transformer for some number of classes."""
+
+    description: ClassVar[str] = "a slimmable vision transformer"
+    follows_previous: ClassVar[bool] = False
+
     classes: Count = 100
 
     @property
@@ -52,90 +59,50 @@ class VitShape(Struct, frozen=True, kw_only=True):
         """Channels of the two stages of convolutions in use at a width."""
         return int(self.stem[0] * width), int(self.stem[1] * width)
 
+    def takes(self, segment: int) -> list[tuple[int, ...]]:
+        """List the shapes that one image may have as a segment's input."""
+        return [(3, self.image_size, self.image_size) if segment == 0 else (self.tokens, self.dim)]
+
     def macs(self, segment: int, previous: float | None, width: float) -> int:
         """Multiply-accumulates of one image through one segment; the previous width does not matter."""
-        inner = self.heads_at(width) * self.head_dim
-        linear = self.tokens * self.dim * (4 * inner + 2 * self.hidden_at(width))
-        attention = 2 * self.tokens**2 * inner
-        total = self.blocks[segment] * (linear + attention)
+        attention = 2 * self.tokens**2 * self.heads_at(width) * self.head_dim
+        total = self.blocks[segment] * (self.tokens * self._block_weights(width) + attention)
         if segment == 0:
-            total += self._stem_macs(width)
+            pixels = self.image_size**2, (self.image_size // 2) ** 2, self.tokens
+            total += sum(count * weights for count, weights in zip(pixels, self._kernels(width), strict=True))
         if segment == SEGMENTS - 1:
             total += 2 * self.tokens * self.dim + self.dim * self.classes
         return total
 
-    def total_macs(self, widths: tuple[float, ...]) -> int:
-        """Multiply-accumulates of one image through all segments."""
-        return sum(self.macs(segment, None, width) for segment, width in enumerate(widths))
-
     def parameters(self, segment: int, width: float) -> int:
         """Weights of a segment's matrices and convolutions at a width."""
-        inner = self.heads_at(width) * self.head_dim
-        total = self.blocks[segment] * self.dim * (4 * inner + 2 * self.hidden_at(width))
+        total = self.blocks[segment] * self._block_weights(width)
         if segment == 0:
-            first, second = self.stem_at(width)
-            total += 27 * first + 18 * first**2 + 10 * first * second + 9 * second**2
-            total += 9 * second * self.dim + self.tokens * self.dim
+            total += sum(self._kernels(width)) + self.tokens * self.dim
         return total + (self.dim * (self.classes + 1) if segment == SEGMENTS - 1 else 0)
 
     def output_elements(self, segment: int, width: float) -> int:
         """Numbers per image in a segment's output (logits after the last segment)."""
         return self.classes if segment == SEGMENTS - 1 else self.tokens * self.dim
 
-    @property
-    def image_bytes(self) -> int:
-        """Bytes of one raw image."""
-        return 3 * self.image_size**2
+    def workspace(self, segment: int, width: float) -> int:
+        """Numbers per image in memory at once while a segment runs."""
+        return self.tokens * (self.dim + max(self.dim, self.hidden_at(width)))
 
-    def _stem_macs(self, width: float) -> int:
+    def moved(self, segment: int, width: float) -> int:
+        """Numbers per image that a segment reads and writes."""
+        inner = self.heads_at(width) * self.head_dim + self.hidden_at(width)
+        convolved = 8 * self.stem_at(width)[0] * self.image_size**2 if segment == 0 else 0
+        return self.blocks[segment] * self.tokens * (8 * self.dim + 6 * inner) + convolved
+
+    def _block_weights(self, width: float) -> int:
+        """Weights of one transformer block's matrices."""
+        return self.dim * (4 * self.heads_at(width) * self.head_dim + 2 * self.hidden_at(width))
+
+    def _kernels(self, width: float) -> tuple[int, int, int]:
+        """Weights of the convolutions at full size, at half size, and of the one that makes tokens."""
         first, second = self.stem_at(width)
-        large, small = self.image_size**2, (self.image_size // 2) ** 2
-        first_stage = (27 * first + 18 * first**2) * large
-        second_stage = (10 * first * second + 9 * second**2) * small
-        return first_stage + second_stage + 9 * second * self.dim * self.tokens
+        return 27 * first + 18 * first**2, 10 * first * second + 9 * second**2, 9 * second * self.dim
 
 
 SLIM_VIT = VitShape()
-
-
-# -- SlimViT as an elastic model: four segments at four widths, in all 256 combinations. Imports no torch.
-
-
-@cache
-def slimvit_spec(shape: VitShape, name: str = SLIMVIT, labels: tuple[str, ...] = ()) -> ModelSpec:
-    """Describe a SlimViT of this shape; tokens have the same length at every width."""
-    return image_model_spec(
-        name,
-        image_size=shape.image_size,
-        classes=shape.classes,
-        labels=labels,
-        follows_previous=False,
-        description="a slimmable vision transformer",
-    )
-
-
-@cache
-def slimvit_figures(shape: VitShape) -> ModelFigures:
-    """Compute the cost and output size of each step."""
-    spec = slimvit_spec(shape)
-    tokens = shape.tokens * shape.dim
-
-    def moved(segment: int, width: float) -> int:
-        inner = shape.heads_at(width) * shape.head_dim + shape.hidden_at(width)
-        convolved = 8 * shape.stem_at(width)[0] * shape.image_size**2 if segment == 0 else 0
-        return shape.blocks[segment] * (8 * tokens + 6 * shape.tokens * inner) + convolved
-
-    places = spec.places()
-    return ModelFigures(
-        steps={
-            (segment, choice, previous): StepFigures(
-                shape.macs(segment, None, WIDTHS[choice]), moved(segment, WIDTHS[choice])
-            )
-            for segment, choice, previous in spec.steps()
-        },
-        weights={(s, c): shape.parameters(s, WIDTHS[c]) for s, c in places},
-        output={(s, c): shape.output_elements(s, WIDTHS[c]) for s, c in places},
-        workspace={
-            (s, c): tokens + shape.tokens * max(shape.dim, shape.hidden_at(WIDTHS[c])) for s, c in places
-        },
-    )

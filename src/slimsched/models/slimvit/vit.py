@@ -2,37 +2,39 @@
 
 images -> [tokenizer, blocks] -> [blocks] -> [blocks] -> [blocks, pool, classifier] -> logits
 
-Its layers store weights once and use the leading heads and units; an instance has them sliced and folded.
+Layers store weights once, and each call uses the leading heads and units. A segment loaded at one width is an
+instance: its weights are sliced, scaled and standardized once and never change, so callers can share it.
 """
 
+from collections.abc import Callable
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.core.config import DataError
-from slimsched.models.network import SlimNetwork
-from slimsched.models.slimresnet.layers import GROUP_CHANNELS, SlimConv2d, SlimGroupNorm
-from slimsched.models.slimresnet.resnet import FoldedBlock, FoldedConv, SlimBlock
+from slimsched.models.network import SlimNetwork, SlimNetworkSegment
+from slimsched.models.slimresnet.resnet import (
+    GROUP_CHANNELS,
+    FoldedBlock,
+    FoldedConv,
+    SlimBlock,
+    SlimConv2d,
+    SlimGroupNorm,
+)
 from slimsched.models.slimvit.shape import SLIM_VIT, VitShape
-from slimsched.models.width import SEGMENTS, WIDTHS, check_width
+from slimsched.models.width import SEGMENTS, WIDTHS
 
-# -- Sliceable parts of a transformer: weights are stored once, and each call uses the leading heads and
-# units.
+# -- Sliceable parts of a transformer.
 #
 # Tokens have the same length at every width, so all widths share their layer norms. Each width has its own
 # scale for what a branch adds to the tokens. It is part of the small output matrix and costs nothing per
 # token.
 
 
-class BlockFunction(Protocol):
-    """A function that computes a block from tokens and plain weights."""
-
-    def __call__(
-        self, x: Tensor, attention: tuple[Tensor, ...], feed_forward: tuple[Tensor, ...], heads: int
-    ) -> Tensor: ...
+BlockFunction = Callable[[Tensor, tuple[Tensor, ...], tuple[Tensor, ...], int], Tensor]
+"""Computes a block from tokens, the plain weights of attention and feed-forward layers, and the heads."""
 
 
 class SlimAttention(nn.Module):
@@ -132,9 +134,7 @@ def compiled_block() -> BlockFunction:
     return compiled
 
 
-# -- A segment of SlimViT loaded at one width: its weights sliced, scaled and standardized once.
-#
-# An instance never changes after loading, so several callers can share one.
+# -- A segment loaded at one width.
 
 
 class FoldedTokenizer(nn.Module):
@@ -157,7 +157,7 @@ class FoldedTokenizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, 3, S, S) -> (N, tokens, dim)."""
-        x = self.small(self.large(self.stem(x.contiguous(memory_format=torch.channels_last))))
+        x = self.small(self.large(self.stem(x)))
         x = F.conv2d(x, self.weight, stride=self.stride, padding=self.padding)
         return x.flatten(2).transpose(1, 2) + self.positions
 
@@ -202,34 +202,7 @@ class FoldedPool(nn.Module):
         return self.get_buffer(f"{name}_weight").float(), self.get_buffer(f"{name}_bias").float()
 
 
-class VitInstance(nn.Module):
-    """One segment at one width."""
-
-    def __init__(self, segment: "VitSegment", width: float) -> None:
-        super().__init__()
-        check_width(width)
-        self.shape, self.segment, self.width = segment.shape, segment.index, width
-        layers: list[nn.Module] = []
-        if segment.tokenizer is not None:
-            layers.append(FoldedTokenizer(segment.tokenizer, width))
-        for block in segment.blocks:
-            assert isinstance(block, SlimTransformerBlock)
-            layers.append(FoldedTransformerBlock(block, width))
-        if segment.pool is not None:
-            layers.append(FoldedPool(segment.pool))
-        self.layers = nn.Sequential(*layers)
-        self.eval()
-
-    @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """Images or tokens in this instance's precision -> tokens (logits after the last segment)."""
-        y: Tensor = self.layers(x)
-        return y
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of memory that this instance's weights take."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
+# -- The network.
 
 
 class SlimTokenizer(nn.Module):
@@ -276,28 +249,38 @@ class SlimPool(nn.Module):
         return logits
 
 
-class VitSegment(nn.Module):
+class VitSegment(SlimNetworkSegment):
     """One quarter of the network; the first holds the tokenizer, the last the classifier."""
 
     def __init__(self, shape: VitShape, index: int) -> None:
-        super().__init__()
-        self.shape, self.index, self.compiled = shape, index, False
+        super().__init__(shape, index)
+        self.compiled = False
         self.tokenizer = SlimTokenizer(shape) if index == 0 else None
         self.blocks = nn.ModuleList(
             SlimTransformerBlock(shape.dim, shape.heads, shape.hidden) for _ in range(shape.blocks[index])
         )
         self.pool = SlimPool(shape.dim, shape.classes) if index == SEGMENTS - 1 else None
 
-    def forward(self, x: Tensor, width: float) -> Tensor:
+    def run(self, x: Tensor, width: float) -> Tensor:
         """Normalized images or tokens -> tokens; logits after the last segment."""
-        check_width(width)
-        check_input(self.shape, self.index, x)
         if self.tokenizer is not None:
             x = self.tokenizer(x, width)
         function = compiled_block() if self.compiled else None
         for block in self.blocks:
             x = block(x, width, function)
         return x if self.pool is None else self.pool(x)
+
+    def layers_at(self, width: float, previous: float | None) -> list[nn.Module]:
+        """Fold the layers; the previous width does not matter."""
+        layers: list[nn.Module] = []
+        if self.tokenizer is not None:
+            layers.append(FoldedTokenizer(self.tokenizer, width))
+        for block in self.blocks:
+            assert isinstance(block, SlimTransformerBlock)
+            layers.append(FoldedTransformerBlock(block, width))
+        if self.pool is not None:
+            layers.append(FoldedPool(self.pool))
+        return layers
 
 
 class SlimVit(SlimNetwork):
@@ -306,25 +289,14 @@ class SlimVit(SlimNetwork):
     shape: VitShape
 
     def __init__(self, shape: VitShape = SLIM_VIT) -> None:
-        super().__init__()
         check_shape(shape)
-        self.shape = shape
-        self.segments = nn.ModuleList(VitSegment(shape, index) for index in range(SEGMENTS))
+        super().__init__(shape, (VitSegment(shape, index) for index in range(SEGMENTS)))
 
-    def segment(self, index: int) -> VitSegment:
-        """Return one segment, which takes (x, width)."""
-        segment = self.segments[index]
-        assert isinstance(segment, VitSegment)
-        return segment
-
-    def instance(self, segment: int, *, width: float, previous: float | None = None) -> VitInstance:
-        """Fold one segment at one width; the previous width does not matter."""
-        return VitInstance(self.segment(segment), width)
-
-    def use_compiled_blocks(self, on: bool = True) -> None:
+    def use_compiled_blocks(self) -> None:
         """Run the transformer blocks through torch.compile, which fuses norms, GELU and sums."""
-        for index in range(SEGMENTS):
-            self.segment(index).compiled = on
+        for segment in self.segments:
+            assert isinstance(segment, VitSegment)
+            segment.compiled = True
 
 
 def check_shape(shape: VitShape) -> None:
@@ -344,12 +316,3 @@ def check_shape(shape: VitShape) -> None:
             f"token_pixels {shape.token_pixels} with images of {shape.image_size} pixels: use 2 or 4, and a "
             "multiple of it as the image size"
         )
-
-
-def check_input(shape: VitShape, segment: int, x: Tensor) -> None:
-    """Raise DataError if this segment cannot take a tensor of this shape."""
-    side = shape.image_size
-    wanted = (3, side, side) if segment == 0 else (shape.tokens, shape.dim)
-    if tuple(x.shape[1:]) != wanted:
-        sizes = ", ".join(map(str, wanted))
-        raise DataError(f"segment {segment} was given shape {tuple(x.shape)}; it takes (N, {sizes})")

@@ -1,36 +1,35 @@
-"""The training loop: sandwich steps under a cosine schedule, averaged weights, checkpoints between epochs.
+"""Training: sandwich steps under a cosine schedule, averaged weights, checkpoints between epochs, the card.
 
 All random numbers of an epoch come from (seed, epoch), so a resumed run equals an uninterrupted one.
-
-A step trains the widest tuple, the narrowest and random ones between (the sandwich rule). A checkpoint holds
-all that a run needs to resume: weights, average, momentum and progress.
 """
 
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 
 import msgspec
 import numpy as np
 import torch
 from msgspec import Struct, structs
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
 from slimsched.core.config import ConfigError, CountOrZero, DataError, Seconds
-from slimsched.models.data.images import Colours, ImageSet
-from slimsched.models.evaluate import Evaluator, accuracy_percent
-from slimsched.models.loading import build
-from slimsched.models.network import SlimNetwork
-from slimsched.models.slimresnet.shape import MIXED, UNIFORM
+from slimsched.models.data.dataset import ScoredImages, held_out_amount, hold_out, open_images, scored_images
+from slimsched.models.data.images import ImageSet
+from slimsched.models.evaluate import image_inputs, measure
+from slimsched.models.loading import build, folded
+from slimsched.models.network import SlimNetwork, Trained, save
+from slimsched.models.package import ModelCard
+from slimsched.models.shipped import PUBLISHED_PERCENT
 from slimsched.models.slimvit.vit import SlimVit
 from slimsched.models.training.recipe import Recipe, TrainingRecipe, augment
-from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
+from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS, format_widths
 
 # -- One training step by the sandwich rule: the widest tuple, the narrowest, and random tuples in between.
 #
@@ -41,8 +40,7 @@ from slimsched.models.width import SEGMENTS, WIDTH_TUPLES, WIDTHS
 # Soft outputs are softmax(logits / T); their loss is multiplied by T^2.
 #
 # On CUDA, kernel launches limit eager PyTorch. So the first pass of a tuple, forward and backward, runs
-# eagerly
-# and is then captured as a graph. Later passes replay the graph.
+# eagerly and is then captured as a graph. Later passes replay the graph.
 
 Widths = tuple[float, ...]
 WIDEST: Widths = (WIDTHS[-1],) * SEGMENTS
@@ -88,9 +86,6 @@ class GraphCache:
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
         self._graphs[key] = graph
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
 
 class Sandwich:
@@ -179,49 +174,24 @@ def update_average(average: nn.Module, net: nn.Module, *, keep: float) -> None:
         torch._foreach_lerp_(list(average.parameters()), list(net.parameters()), 1 - keep)
 
 
-# -- Computes learning rate, weight average and number of epochs from the recipe.
-
-MEASURED_EPOCHS = 3
-FIX_EPOCHS_AFTER = 8
+# -- What the recipe says about learning rate and weight average.
 
 
 def learning_rate(training: TrainingRecipe, epoch: float, epochs: int) -> float:
-    """Linear warm-up, then half a cosine down to 0; constant while the number of epochs is unknown."""
+    """Linear warm-up, then half a cosine down to 0."""
     if epoch < training.warmup_epochs:
         return training.learning_rate * (epoch + 1e-2) / training.warmup_epochs
-    if not epochs:
-        return training.learning_rate
     done = (epoch - training.warmup_epochs) / max(epochs - training.warmup_epochs, 1)
     return training.learning_rate * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
 
 
-def fixed_epochs(training: TrainingRecipe, steps: int) -> int:
-    """Return the total epochs, enough for `least_steps`; 0 if the recipe gives minutes instead."""
-    if training.minutes:
-        return 0
-    return max(training.epochs, math.ceil(training.least_steps / steps))
-
-
 def average_keep(training: TrainingRecipe, step: int, steps: int) -> float:
     """Share of the average that a step keeps; the horizon is `average_share` of the run, at first less."""
-    horizon = max(training.average_share * steps, 1.0) if steps else 1e9
+    horizon = max(training.average_share * steps, 1.0)
     return min(1 - 1 / horizon, (1 + step) / (10 + step))
 
 
-def epochs_that_fit(
-    training: TrainingRecipe, epoch: int, elapsed_s: float, epoch_times_s: Sequence[float]
-) -> int:
-    """Return the total epochs that fit into the minutes, by recent speed; 0 while too few were measured."""
-    if len(epoch_times_s) < FIX_EPOCHS_AFTER:
-        return 0
-    epoch_s = sum(epoch_times_s[-MEASURED_EPOCHS:]) / MEASURED_EPOCHS
-    return epoch + max(1, int((training.minutes * 60 - elapsed_s) / epoch_s))
-
-
 # -- The optimizers that a recipe can name.
-
-STATE_NAMES = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
-"""The optimizer state of each parameter, by PyTorch's names."""
 
 
 def make_optimizer(net: SlimNetwork, training: TrainingRecipe) -> torch.optim.Optimizer:
@@ -249,14 +219,14 @@ def decays(name: str, parameter: Tensor) -> bool:
 
 # -- Checkpoints: all that a training run needs to resume (weights, average, momentum, progress).
 #
-# A checkpoint is a safetensors file with JSON in its header. It is replaced in one step, so an interrupted
-# write leaves the previous checkpoint intact.
+# A checkpoint is replaced in one step, so an interrupted write leaves the previous one intact. It is read as
+# tensors and numbers only, so a foreign file cannot run code.
 
-NAME = "checkpoint.safetensors"
+NAME, CURVE = "checkpoint.pt", "epochs.jsonl"
 
 
 class EpochProgress(Struct, frozen=True, kw_only=True):
-    """Epochs done, total epochs (0: not decided yet) and seconds spent."""
+    """Epochs done, total epochs and seconds spent."""
 
     recipe: Recipe
     epoch: CountOrZero = 0
@@ -264,87 +234,39 @@ class EpochProgress(Struct, frozen=True, kw_only=True):
     seconds: Seconds = 0.0
 
 
-def save(
-    folder: Path,
-    progress: EpochProgress,
-    net: SlimNetwork,
-    average: SlimNetwork,
-    optimizer: torch.optim.Optimizer,
-) -> Path:
+Parts = dict[str, nn.Module | torch.optim.Optimizer]
+"""What keeps a state, by name."""
+
+
+def save_checkpoint(folder: Path, progress: EpochProgress, parts: Parts) -> None:
     """Write the checkpoint of a run into its folder."""
-    tensors = _tensors(net, average, optimizer)
     path = folder / NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    save_file(
-        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()},
-        partial,
-        metadata={"progress": msgspec.json.encode(progress).decode()},
-    )
+    states = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({"progress": msgspec.json.encode(progress), **states}, partial)
     partial.replace(path)
-    return path
 
 
-def exists(folder: Path) -> bool:
-    """Whether this folder holds a checkpoint."""
-    return (folder / NAME).exists()
-
-
-def load(
-    folder: Path, recipe: Recipe, net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer
-) -> EpochProgress:
+def load_checkpoint(folder: Path, recipe: Recipe, parts: Parts) -> EpochProgress:
     """Restore a checkpoint and return its progress; the recipe must not have changed."""
     path = folder / NAME
     try:
-        progress, tensors = _read(path, recipe)
-        with torch.no_grad():
-            for name, parameter in net.named_parameters():
-                parameter.copy_(tensors[f"net.{name}"])
-                for key in STATE_NAMES:
-                    state = tensors.get(f"{key}.{name}")
-                    if state is not None:
-                        optimizer.state[parameter][key] = _like(parameter, state)
-            for name, parameter in average.named_parameters():
-                parameter.copy_(tensors.get(f"average.{name}", tensors[f"net.{name}"]))
-    except (SafetensorError, KeyError, RuntimeError, msgspec.DecodeError, OSError) as error:
-        raise DataError(f"checkpoint {path} does not fit this run ({error}); start a new folder") from None
-    return progress
-
-
-def _read(path: Path, recipe: Recipe) -> tuple[EpochProgress, dict[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        progress = msgspec.json.decode(file.metadata()["progress"], type=EpochProgress)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        progress = msgspec.json.decode(content["progress"], type=EpochProgress)
         if progress.recipe != recipe:
             raise DataError(
                 f"{path} is of a run with another recipe; resume with that one or name another folder"
             )
-        return progress, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        for name, part in parts.items():
+            part.load_state_dict(content[name])
+    except (UnpicklingError, KeyError, RuntimeError, ValueError, msgspec.DecodeError, OSError) as error:
+        raise DataError(f"checkpoint {path} does not fit this run ({error}); start a new folder") from None
+    return progress
 
 
-def _like(parameter: Tensor, state: Tensor) -> Tensor:
-    """Copy the state to the parameter's device and memory layout; a step count stays a scalar."""
-    if state.dim() == 0:
-        return state.to(parameter.device)
-    return torch.empty_like(parameter).copy_(state)
-
-
-def _tensors(net: SlimNetwork, average: SlimNetwork, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return all tensors, each under its part and the name of its parameter."""
-    states = {
-        f"{key}.{name}": state
-        for key in STATE_NAMES
-        for name, parameter in net.named_parameters()
-        if (state := optimizer.state[parameter].get(key)) is not None
-    }
-    return {
-        **{f"net.{name}": parameter.detach() for name, parameter in net.named_parameters()},
-        **{f"average.{name}": parameter.detach() for name, parameter in average.named_parameters()},
-        **states,
-    }
-
-
-class EpochReport(Struct, frozen=True, kw_only=True):
-    """The figures of one epoch; accuracies (percent by tuple) only if the run held images out."""
+class EpochReport(Struct, frozen=True):
+    """The figures of one epoch; accuracies (percent by plan) only if the run held images out."""
 
     epoch: int
     epochs: int
@@ -353,71 +275,67 @@ class EpochReport(Struct, frozen=True, kw_only=True):
     learning_rate: float
     epoch_s: float
     elapsed_s: float
-    accuracy: dict[tuple[float, ...], float] = {}
+    accuracy: dict[str, float] = {}
 
 
 def train(
     recipe: Recipe,
     data: ImageSet,
+    out: Path,
     *,
-    colours: Colours,
-    folder: Path,
     device: torch.device,
     held_out: ImageSet | None = None,
     teacher: SlimNetwork | None = None,
     start: SlimNetwork | None = None,
     report: Callable[[EpochReport], None] = lambda report: None,
     advance: Callable[[int, int], None] = lambda step, steps: None,
-    stop_after: int | None = None,
     limit_s: float | None = None,
-) -> tuple[SlimNetwork, EpochProgress]:
-    """Train, or resume the run in `folder`; return the averaged network and the progress.
+) -> tuple[Trained, EpochProgress]:
+    """Train, or resume the run in `out`; return the averaged network and the progress.
 
-    The run stops after epoch `stop_after`, or before an epoch that would end later than `limit_s` seconds
-    from now. It leaves a checkpoint to resume from.
+    With `start`, training begins with these weights. The run stops before an epoch that would end later than
+    `limit_s` seconds from now, and leaves a checkpoint to resume from.
     """
     called_s = began_s = time.perf_counter()
     training = recipe.training
-    check_teacher(training, teacher, len(data.classes))
-    trainer = Trainer(recipe, data, colours=colours, device=device, teacher=teacher)
-    if start is not None and not exists(folder):
+    if training.teacher == "model" and teacher is None:
+        raise ConfigError('the recipe says teacher = "model", but none was named; name one with --teacher')
+    if teacher is not None and teacher.shape.classes != len(data.classes):
+        raise DataError(
+            f"the teacher knows {teacher.shape.classes} classes, the data has {len(data.classes)}"
+        )
+    trainer = Trainer(recipe, data, name=out.name, device=device, teacher=teacher)
+    epochs = max(training.epochs, math.ceil(training.least_steps / trainer.steps))
+    progress = EpochProgress(recipe=recipe, epochs=epochs)
+    if (out / NAME).exists():
+        progress = load_checkpoint(out, recipe, trainer.parts)
+    elif start is not None:
         trainer.begin_with(start)
-    progress = EpochProgress(recipe=recipe, epochs=fixed_epochs(training, trainer.steps))
-    if exists(folder):
-        progress = load(folder, recipe, trainer.net, trainer.average, trainer.optimizer)
+    out.mkdir(parents=True, exist_ok=True)
     began_s -= progress.seconds
     epoch_times_s: list[float] = []
-    while not progress.epochs or progress.epoch < progress.epochs:
+    while progress.epoch < progress.epochs:
         started_s = time.perf_counter()
         widest, others, rate = trainer.run_epoch(progress.epoch, progress.epochs, advance)
         now_s = time.perf_counter()
         epoch_times_s.append(now_s - started_s)
         progress = structs.replace(progress, epoch=progress.epoch + 1, seconds=now_s - began_s)
-        if not progress.epochs:
-            epochs = epochs_that_fit(training, progress.epoch, progress.seconds, epoch_times_s)
-            progress = structs.replace(progress, epochs=epochs)
         out_of_time = limit_s is not None and now_s - called_s + 1.5 * max(epoch_times_s[-3:]) > limit_s
-        last = out_of_time or progress.epoch in (stop_after, progress.epochs)
+        last = out_of_time or progress.epoch == progress.epochs
         if last or progress.epoch % training.checkpoint_every == 0:
-            save(folder, progress, trainer.net, trainer.average, trainer.optimizer)
+            save_checkpoint(out, progress, trainer.parts)
         accuracy = {}
         if held_out is not None and (last or progress.epoch % training.validate_every == 0):
-            accuracy = validate(trainer.average, held_out, colours)
-        report(
-            EpochReport(
-                epoch=progress.epoch,
-                epochs=progress.epochs,
-                loss_widest=widest,
-                loss_others=others,
-                learning_rate=rate,
-                epoch_s=epoch_times_s[-1],
-                elapsed_s=progress.seconds,
-                accuracy=accuracy,
-            )
-        )
+            accuracy = validate(trainer.trained, held_out)
+        epoch_s, done = epoch_times_s[-1], progress
+        one = EpochReport(done.epoch, done.epochs, widest, others, rate, epoch_s, done.seconds, accuracy)
+        with (out / CURVE).open("ab") as log:
+            log.write(msgspec.json.encode(one) + b"\n")
+        report(one)
         if last:
             break
-    return trainer.average, progress
+    card = structs.replace(trainer.trained.card, epochs=progress.epoch, training_s=round(progress.seconds, 1))
+    return structs.replace(trainer.trained, card=card), progress
 
 
 class Trainer:
@@ -428,18 +346,30 @@ class Trainer:
         recipe: Recipe,
         data: ImageSet,
         *,
-        colours: Colours,
+        name: str,
         device: torch.device,
         teacher: SlimNetwork | None = None,
     ) -> None:
         torch.manual_seed(recipe.training.seed)
         torch.backends.cudnn.benchmark = device.type == "cuda"
-        self.recipe, self.colours, self.classes = recipe, colours, len(data.classes)
-        self.net = build((recipe.vit or recipe.network).shape(self.classes)).to(device)
+        self.recipe = recipe
+        self.net = build(recipe.shape(len(data.classes))).to(device)
         self.average = copy.deepcopy(self.net).requires_grad_(False)
+        card = ModelCard(
+            name=name,
+            shape=self.net.shape,
+            colours=data.colours(),
+            classes=data.classes,
+            recipe=msgspec.to_builtins(recipe),
+            epochs=0,
+            training_s=0.0,
+            trained_on=f"{len(data)} images, {device}",
+        )
+        self.trained = Trained(net=self.average, card=card)
         if recipe.training.compile and isinstance(self.net, SlimVit):
             self.net.use_compiled_blocks()
         self.optimizer = make_optimizer(self.net, recipe.training)
+        self.parts: Parts = {"net": self.net, "average": self.average, "optimizer": self.optimizer}
         self.batch = min(recipe.training.batch, len(data))
         self.steps = len(data) // self.batch
         self._images = torch.from_numpy(np.array(data.images)).to(device)
@@ -473,8 +403,8 @@ class Trainer:
             x, targets = augment(
                 self._images[index],
                 self._labels[index],
-                classes=self.classes,
-                colours=self.colours,
+                classes=self.net.shape.classes,
+                colours=self.trained.card.colours,
                 recipe=self.recipe.augmentation,
                 generator=generator,
             )
@@ -490,16 +420,88 @@ class Trainer:
         return widest / self.steps, others / self.steps / (1 + training.random_tuples), rate
 
 
-def check_teacher(training: TrainingRecipe, teacher: SlimNetwork | None, classes: int) -> None:
-    """Raise an error if the recipe's teacher is missing or was trained for a different number of classes."""
-    if training.teacher == "model" and teacher is None:
-        raise ConfigError('the recipe says teacher = "model", but none was named; name one with --teacher')
-    if teacher is not None and teacher.shape.classes != classes:
-        raise DataError(f"the teacher knows {teacher.shape.classes} classes, the data has {classes}")
+def validate(trained: Trained, images: ImageSet) -> dict[str, float]:
+    """Measure the accuracy of the paper's eight plans on images, in percent."""
+    model = folded(trained, precision=torch.float32)
+    plans = [model.spec.path(text) for text in PUBLISHED_PERCENT]
+    inputs, device = image_inputs(images, trained.net.shape.classes), next(trained.net.parameters()).device
+    correct = measure(model, inputs, plans=plans, batch=1000, device=str(device)).correct
+    shares = correct.mean(axis=1).tolist()
+    return {text: round(100 * share, 2) for text, share in zip(PUBLISHED_PERCENT, shares, strict=True)}
 
 
-def validate(net: SlimNetwork, held_out: ImageSet, colours: Colours) -> dict[tuple[float, ...], float]:
-    """Measure the accuracy of the paper's eight tuples on images not used for training."""
-    tuples = (*UNIFORM, *MIXED)
-    correct = Evaluator(net, colours).correct(held_out, tuples, batch=1000)
-    return {widths: accuracy_percent(row) for widths, row in zip(tuples, correct, strict=True)}
+# -- A whole run: open the images, hold some out, train, score, write the model and its card.
+
+CHANCE_DEVIATIONS = 3.0
+"""Standard deviations above the expected score that pure guessing is still likely to reach."""
+
+
+def run_training(
+    recipe: Recipe,
+    data: Path,
+    out: Path,
+    *,
+    device: torch.device,
+    teacher: SlimNetwork | None = None,
+    start: SlimNetwork | None = None,
+    report: Callable[[EpochReport], None] = lambda report: None,
+    advance: Callable[[int, int], None] = lambda step, steps: None,
+    limit_s: float | None = None,
+) -> tuple[ModelCard, EpochProgress]:
+    """Train on a folder of images, score the result and write model and card to `out`.
+
+    A note on the card warns of widths that only guess. The time limit includes the time to read the images.
+    """
+    started_s = time.perf_counter()
+    images = open_images(data, "train", side=recipe.image_size)
+    amount = held_out_amount(recipe.training.held_out, data)
+    held_out = None
+    if amount:
+        images, held_out = hold_out(images, amount, seed=recipe.training.seed, run=out)
+    trained, progress = train(
+        recipe,
+        images,
+        out,
+        device=device,
+        held_out=held_out,
+        teacher=teacher,
+        start=start,
+        report=report,
+        advance=advance,
+        limit_s=limit_s and max(limit_s - (time.perf_counter() - started_s), 0.1),
+    )
+    card, scored = trained.card, None
+    if held_out is not None:
+        scored = ScoredImages(images=held_out, kind="held-out pictures")
+    elif progress.epoch == progress.epochs:
+        scored = scored_images(data, side=recipe.image_size, classes=images.classes, run=None)
+    if scored is not None:
+        accuracy = validate(trained, scored.images)
+        by_width = {width: accuracy[format_widths((width,) * SEGMENTS)] for width in WIDTHS}
+        warning = chance_warning(by_width, scored.images.labels)
+        card = structs.replace(
+            card,
+            scored_on=scored.description,
+            accuracy_percent=accuracy,
+            notes=(warning,) if warning else (),
+        )
+    return save(out, trained.net, card), progress
+
+
+def chance_warning(percent_by_width: dict[float, float], labels: NDArray[np.int64]) -> str | None:
+    """Return a warning that names the widths at chance level, or None if there are none.
+
+    Guessing the most common class is likely to reach p + 3 sqrt(p (1 - p) / n) at most, where p is the share
+    of that class among n images.
+    """
+    share = float(np.bincount(labels).max()) / len(labels)
+    limit = 100 * (share + CHANCE_DEVIATIONS * math.sqrt(share * (1 - share) / len(labels)))
+    at_chance = [width for width, percent in percent_by_width.items() if percent <= limit]
+    if share == 1.0 or not at_chance:
+        return None
+    names = ", ".join(f"{width:g} ({percent_by_width[width]:.1f} %)" for width in at_chance)
+    reach = f"guessing can reach {min(limit, 100):.1f} % here"
+    return (
+        f"WARNING: no better than guessing at width {names}: {reach}. "
+        "Do not use this model; train longer (epochs, least_steps), add pictures, or check the labels"
+    )

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from msgspec import Struct, structs
@@ -23,8 +23,8 @@ from slimsched.core.config import (
     read_toml,
 )
 from slimsched.models.data.images import Colours
-from slimsched.models.slimresnet.shape import NetworkShape
-from slimsched.models.slimvit.shape import VitShape
+from slimsched.models.slimresnet.shape import NetworkRecipe, NetworkShape
+from slimsched.models.slimvit.shape import VitRecipe, VitShape
 
 # -- Augmentation of a whole batch on its device: crop, flip, one random distortion, then CutMix or Mixup.
 #
@@ -139,41 +139,10 @@ def _mix(
     return mixed, targets + share * (targets.roll(1, 0) - targets)
 
 
-class NetworkRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Channels of the four segments at width 1.0, blocks in each, and the image size in pixels."""
-
-    channels: tuple[Count, Count, Count, Count] = (64, 128, 256, 512)
-    blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
-    image_size: Count = 32
-
-    def shape(self, classes: int) -> NetworkShape:
-        """Return the shape of the network for this many classes."""
-        return NetworkShape(
-            channels=self.channels, blocks=self.blocks, image_size=self.image_size, classes=classes
-        )
-
-
-class VitRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A SlimViT at width 1.0: see `VitShape` for what the numbers mean."""
-
-    dim: Count = 320
-    heads: Count = 8
-    hidden: Count = 768
-    blocks: tuple[Count, Count, Count, Count] = (2, 2, 2, 2)
-    stem: tuple[Count, Count] = (64, 128)
-    token_pixels: Count = 4
-    image_size: Count = 32
-
-    def shape(self, classes: int) -> VitShape:
-        """Return the shape of the network for this many classes."""
-        return VitShape(**structs.asdict(self), classes=classes)
-
-
 class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Schedule, optimizer and distillation.
 
-    With `minutes`, the speed of the first epochs decides how many epochs the run has. `tuples` says whether
-    narrower tuples are trained at all. The training targets are:
+    `tuples` says whether narrower tuples are trained at all. The training targets are:
 
         widest tuple    (1 - teacher_share) labels + teacher_share teacher
         all others      label_share labels
@@ -195,7 +164,6 @@ class TrainingRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     epochs: Count = 90
     least_steps: Whole = 0
-    minutes: Amount = 0.0
     batch: Count = 512
     learning_rate: PositiveAmount = 0.2
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -238,6 +206,12 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Height and width that images are scaled to."""
         return (self.vit or self.network).image_size
 
+    def shape(self, classes: int) -> NetworkShape | VitShape:
+        """Return the shape of the network for this many classes."""
+        if self.vit is not None:
+            return VitShape(**structs.asdict(self.vit), classes=classes)
+        return NetworkShape(**structs.asdict(self.network), classes=classes)
+
 
 def read_recipe(path: Path) -> Recipe:
     """Read and check a recipe file."""
@@ -245,18 +219,10 @@ def read_recipe(path: Path) -> Recipe:
         raw = read_toml(path)
     except OSError as error:
         raise ConfigError(f"cannot read recipe {path}: {error.strerror}; name a TOML file") from None
-    return _recipe(raw, str(path))
-
-
-def _recipe(raw: dict[str, Any], where: str) -> Recipe:
     try:
-        return check(convert(raw, Recipe, where), where)
+        recipe = convert(raw, Recipe, str(path))
+        if recipe.image_size % 8:
+            raise ConfigError(f"{path}: image_size = {recipe.image_size}: must be a multiple of 8")
     except ConfigError as error:
         raise ConfigError(f"{error}; see configs/train-cifar100.toml for the known keys") from None
-
-
-def check(recipe: Recipe, path: str) -> Recipe:
-    """Raise ConfigError for values that no run can work with."""
-    if recipe.image_size % 8:
-        raise ConfigError(f"{path}: image_size = {recipe.image_size}: must be a multiple of 8")
     return recipe

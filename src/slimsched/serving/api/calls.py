@@ -1,13 +1,14 @@
 """One inference call, independent of the protocol: read from a request, checked, and answered with a receipt.
 
-One inference call, independent of the protocol: its tensors, its terms and the outputs it asks for.
+Both protocols turn what they read into a `CallHead` and tensors, which are checked here; so they refuse the
+same calls with the same words.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, get_type_hints
 
 import msgspec
 import numpy as np
@@ -15,12 +16,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.models.spec import NUMPY, ModelSpec, Path, PlanError, TensorSpec
-from slimsched.serving.api.limits import BadRequest, NotFound, read_body
-from slimsched.serving.api.shared_memory import Loan, Place, RegionPart
+from slimsched.core.plugins import described
+from slimsched.models.spec import NUMPY, ModelSpec, PlanError, TensorSpec
+from slimsched.serving.api.limits import BadRequest, Ledger, Limits, NotFound, Unavailable, read_body
+from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, SharedMemory
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import ANY_TERMS, NEVER_S, NO_PLAN, Terms
-from slimsched.serving.live.calls import Receipt
+from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Terms
+from slimsched.serving.live.calls import Answered, Arrays, Receipt
+from slimsched.serving.live.memory import InputArena
 
 # -- The parameters of a request, with the range of each number in its type.
 
@@ -55,42 +58,22 @@ def read_parameters(given: Mapping[str, Parameter]) -> RequestParameters:
         raise BadRequest(f"parameter {name} is {shown}; give {_WANTED.get(name, 'another value')}") from None
 
 
-def _wanted(kind: Any) -> str:
-    """Say in words what a type takes."""
-    match kind:
-        case msgspec.inspect.UnionType(types=kinds):
-            return " or ".join(_wanted(one) for one in kinds if not isinstance(one, msgspec.inspect.NoneType))
-        case msgspec.inspect.FloatType() | msgspec.inspect.IntType():
-            number = "a whole number" if isinstance(kind, msgspec.inspect.IntType) else "a number"
-            low = f"above {kind.gt:g}" if kind.gt is not None else f"from {kind.ge:g}"
-            return f"{number} {low}{',' if kind.gt is not None else ''} up to {kind.le:g}"
-        case msgspec.inspect.BoolType():
-            return "true or false"
-        case _:
-            return "a text"
-
-
-def _all_wanted() -> dict[str, str]:
-    described = msgspec.inspect.type_info(RequestParameters)
-    assert isinstance(described, msgspec.inspect.StructType)
-    return {field.name: _wanted(field.type) for field in described.fields}
-
-
-_WANTED = _all_wanted()
+_WANTED = {
+    name: described(annotation).removesuffix(" or none")
+    for name, annotation in get_type_hints(RequestParameters, include_extras=True).items()
+}
 
 
 # -- A model as clients see it: its tensors, the outputs derived from them, and its plans by name.
 
 CLASSES, LABELS = "classes", "labels"
-"""Outputs of every classifier beside its own: the number and the name of the class with the largest score."""
+"""Arrays of every classifier beside its own: the number and the name of the class with the largest score."""
 
 NUMBER_BYTES = 32
 """What a number takes on its way into JSON: an object first, then up to 25 characters."""
 
-Outputs = tuple[NDArray[Any], ...]
 
-
-class ModelFace:
+class ModelApi:
     """What requests to one model may hold and what answers can give."""
 
     def __init__(self, model: ServedModel) -> None:
@@ -107,7 +90,7 @@ class ModelFace:
         self._place = {tensor.name: place for place, tensor in enumerate(self.spec.outputs)}
         self._label_bytes = 8 + 6 * max((len(label) for label in self.spec.labels), default=0)
 
-    def tensor(self, name: str, outputs: Outputs) -> tuple[str, NDArray[Any] | list[str]]:
+    def tensor(self, name: str, outputs: Arrays) -> tuple[str, NDArray[Any] | list[str]]:
         """One output by name: its type, and its values or words."""
         if name in self._place:
             place = self._place[name]
@@ -147,30 +130,14 @@ class ModelFace:
 
     def metadata(self) -> dict[str, object]:
         """The model's inputs and outputs as the protocol describes them."""
-        outputs: list[dict[str, object]] = []
-        for name in self.outputs:
-            if name in self._place:
-                outputs.append(_described(self.spec.outputs[self._place[name]]))
-            else:
-                outputs.append({"name": name, "datatype": self.datatype(name), "shape": [-1]})
+        rows = {tensor.name: tensor.shape for tensor in self.spec.outputs}
         return {
             "name": self.name,
             "versions": [self.version],
             "platform": "slimsched_pytorch",
-            "inputs": [_described(tensor) for tensor in self.spec.inputs],
-            "outputs": outputs,
+            "inputs": [_described(one.name, one.datatype, one.shape) for one in self.spec.inputs],
+            "outputs": [_described(name, self.datatype(name), rows.get(name, ())) for name in self.outputs],
         }
-
-
-def find_face(faces: Mapping[str, ModelFace], name: str, version: str = "") -> ModelFace:
-    """Find a model by name; refuse one, or a version, that is not there."""
-    face = faces.get(name)
-    if face is None:
-        known = ", ".join(f"'{one}'" for one in faces) or "none"
-        raise NotFound(f"unknown model '{name}'; this server has {known}")
-    if version not in ("", face.version):
-        raise NotFound(f"unknown version '{version}' of '{name}'; this server has '{face.version}'")
-    return face
 
 
 def accepted_types(tensor: TensorSpec) -> tuple[str, ...]:
@@ -178,8 +145,8 @@ def accepted_types(tensor: TensorSpec) -> tuple[str, ...]:
     return ("UINT8", "FP32") if tensor.datatype == "UINT8" else (tensor.datatype,)
 
 
-def _described(tensor: TensorSpec) -> dict[str, object]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": [-1, *tensor.shape]}
+def _described(name: str, datatype: str, shape: tuple[int, ...]) -> dict[str, object]:
+    return {"name": name, "datatype": datatype, "shape": [-1, *shape]}
 
 
 # -- The receipt of a call, as clients get it: what was chosen, where it ran, what it took.
@@ -188,15 +155,14 @@ def _described(tensor: TensorSpec) -> dict[str, object]:
 class InferenceResult(Struct, frozen=True, kw_only=True):
     """The model's outputs, and the receipt as the response's parameters."""
 
-    outputs: Outputs
+    outputs: Arrays
     parameters: dict[str, Parameter]
 
 
-def write_receipt(
-    spec: ModelSpec, receipts: Sequence[Receipt], accuracy: Callable[[Path], float], terms: Terms = ANY_TERMS
-) -> dict[str, Parameter]:
+def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parameter]:
     """Return the receipt: choices and servers of each example; means for the rest."""
-    count = sum([one.examples for one in receipts])
+    spec, accuracy = call.api.spec, call.api.model.quality.accuracy
+    count, first = sum([one.examples for one in receipts]), receipts[0]
     choices, servers = [], []
     queue_s = compute_s = latency_s = energy_j = promised = 0.0
     for one in receipts:
@@ -209,7 +175,7 @@ def write_receipt(
         compute_s += share * one.compute_s
         latency_s += share * one.latency_s
         energy_j += one.examples * one.energy_j
-    return {
+    told: dict[str, Parameter] = {
         "choices": ";".join(choices),
         "servers": ";".join(servers),
         "predicted_accuracy": promised,
@@ -217,32 +183,19 @@ def write_receipt(
         "compute_ms": 1e3 * compute_s,
         "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),
         "energy_mj": 1e3 * energy_j,
-        "energy_source": receipts[0].energy_source,
-        "reason": receipts[0].reasons[-1],
-        "request": receipts[0].request,
-        **_weighed(receipts[0]),
-        **_how_sure(spec, receipts),
-        **_missed(terms, energy_j / count),
+        "energy_source": first.energy_source,
+        "reason": first.reasons[-1],
+        "request": first.request,
     }
-
-
-def _weighed(receipt: Receipt) -> dict[str, Parameter]:
-    """Return which limit decided about the last segments, and which server was second best."""
-    why = receipt.why
-    if why is None:
-        return {}
-    decided: dict[str, Parameter] = {"decided_by": why.binding or "nothing: device time is free"}
-    if why.server < 0:
-        return decided
-    return {**decided, "runner_up": receipt.runner_up, "runner_up_points_behind": 100 * why.behind}
-
-
-def _missed(terms: Terms, energy_j: float) -> dict[str, Parameter]:
-    """Return which of the sender's limits was not kept: small batches may take more than was planned."""
-    if not 0.0 < terms.max_energy_j < energy_j:
-        return {}
-    asked = f"asked for at most {1e3 * terms.max_energy_j:g} mJ per example, took {1e3 * energy_j:.3g} mJ"
-    return {"missed": asked}
+    if (why := first.why) is not None:  # what decided about the last segments
+        told["decided_by"] = why.binding or "nothing: device time is free"
+        if why.server >= 0:
+            told |= {"runner_up": first.runner_up, "runner_up_points_behind": 100 * why.behind}
+    told |= _how_sure(spec, receipts)
+    most_j, took_j = call.terms.max_energy_j, energy_j / count
+    if 0.0 < most_j < took_j:  # small batches may take more than was planned
+        told["missed"] = f"asked for at most {1e3 * most_j:g} mJ per example, took {1e3 * took_j:.3g} mJ"
+    return told
 
 
 def _how_sure(spec: ModelSpec, receipts: Sequence[Receipt]) -> dict[str, Parameter]:
@@ -355,7 +308,12 @@ def _checked(tensor: TensorSpec, values: NDArray[Any], datatype: str, shape: tup
         pixels: NDArray[Any] = np.rint(numbers * 255).astype(np.uint8)
         return pixels.reshape(shape)
     if values.dtype != wanted and wanted.kind in "iu":
-        _check_whole(values, wanted, where)
+        low, high = np.iinfo(wanted).min, np.iinfo(wanted).max
+        is_in_range = (values >= low) & (values <= high)
+        if values.dtype.kind == "f":
+            is_in_range &= (values == np.floor(values)) & (values < float(high) + 1.0)
+        if not is_in_range.all():
+            raise BadRequest(f"{where}: {wanted.name.upper()} takes whole numbers from {low} to {high}")
     result = _cast(values, wanted)
     if wanted.kind == "f" and not np.isfinite(result).all():
         raise BadRequest(f"{where}: a value is not finite as {datatype}; send numbers only")
@@ -370,18 +328,79 @@ def _cast(values: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]:
         return values.astype(wanted)
 
 
-def _check_whole(values: NDArray[Any], wanted: np.dtype[Any], where: str) -> None:
-    """Refuse numbers that are not whole, or out of an integer type's range."""
-    low, high = np.iinfo(wanted).min, np.iinfo(wanted).max
-    is_in_range = (values >= low) & (values <= high)
-    if values.dtype.kind == "f":
-        is_in_range &= (values == np.floor(values)) & (values < float(high) + 1.0)
-    if not is_in_range.all():
-        raise BadRequest(f"{where}: {wanted.name.upper()} takes whole numbers from {low} to {high}")
+class InputMemory:
+    """What has memory for the inputs of calls, and the models that they may ask: a `CallHandler`."""
+
+    def __init__(self, arena: InputArena | None, *, shared_memory: bool) -> None:
+        """The arena is for large inputs; with `shared_memory`, clients may register their own."""
+        self.arena, self.ledger = arena, Ledger()
+        self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
+        self.offer((), Limits())
+
+    def offer(self, models: Iterable[ServedModel], limits: Limits) -> None:
+        """Take calls to these models, and keep these limits, from now on."""
+        self.apis, self.limits = {model.name: ModelApi(model) for model in models}, limits
+        self.ledger.proxies = limits.proxy_addresses
+        if self.arena is not None:
+            self.arena.limit_bytes = limits.held_bytes
+
+    def api(self, name: str, version: str = "") -> ModelApi:
+        """Find a model by name; refuse one, or a version, that is not there."""
+        api = self.apis.get(name)
+        if api is None:
+            known = ", ".join(f"'{one}'" for one in self.apis) or "none"
+            raise NotFound(f"unknown model '{name}'; this server has {known}")
+        if version not in ("", api.version):
+            raise NotFound(f"unknown version '{version}' of '{name}'; this server has '{api.version}'")
+        return api
+
+
+class Loan:
+    """The memory into which the inputs of one call are copied from regions; it is given back at the end."""
+
+    __slots__ = ("_handler", "_held_bytes", "_rooms")
+
+    def __init__(self, handler: InputMemory) -> None:
+        self._handler = handler
+        self._rooms: list[memoryview] = []
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        """Lend for the time of a call."""
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """Give everything back."""
+        if not self._held_bytes:
+            return
+        self._handler.ledger.hold(self._handler.memory.account, -self._held_bytes)
+        for room in self._rooms:
+            assert self._handler.arena is not None
+            self._handler.arena.give_back(room)
+
+    def find(self, place: RegionSpan, what: str) -> RegionPart:
+        """Return the part of a region that a request names for a tensor; refuse one that is not there."""
+        return self._handler.memory.find(place, what)
+
+    def read(self, part: RegionPart) -> memoryview:
+        """Return a copy of a part, which its client cannot change; in the arena where there is room."""
+        handler, size = self._handler, part.byte_size
+        account = handler.memory.account
+        if 2 * (account.held_bytes + size) > handler.limits.held_bytes:
+            raise Unavailable("too many bytes of requests are under way; try again")
+        handler.ledger.hold(account, size)
+        self._held_bytes += size
+        copy = handler.arena.take(size) if handler.arena is not None else None
+        if copy is None:
+            copy = memoryview(bytearray(size))
+        else:
+            self._rooms.append(copy)
+        part.region.read(part.offset, copy)
+        return copy
 
 
 def read_shared(
-    tensor: TensorSpec, place: Place, datatype: str, shape: tuple[int, ...], loan: Loan
+    tensor: TensorSpec, place: RegionSpan, datatype: str, shape: tuple[int, ...], loan: Loan
 ) -> NDArray[Any]:
     """Read a tensor from a client's shared memory; its size is checked before it is copied."""
     what, takes = f"input '{tensor.name}'", prod(shape) * NUMPY[datatype].itemsize
@@ -395,13 +414,10 @@ def read_shared(
 
 
 def pack(values: NDArray[Any] | list[str]) -> bytes:
-    """Encode an output as raw bytes."""
-    return bytes_tensor(values) if isinstance(values, list) else values.tobytes()
-
-
-def bytes_tensor(words: list[str]) -> bytes:
-    """Encode strings as a BYTES tensor: each has its length in four bytes before it."""
-    raw = [word.encode() for word in words]
+    """Encode an output as raw bytes; each string has its length in four bytes before it."""
+    if not isinstance(values, list):
+        return values.tobytes()
+    raw = [word.encode() for word in values]
     return b"".join([len(word).to_bytes(4, "little") + word for word in raw])
 
 
@@ -416,7 +432,7 @@ class RequestedOutput(Struct, frozen=True, kw_only=True):
 
     name: str
     binary: bool = False
-    place: Place | None = None
+    place: RegionSpan | None = None
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -426,7 +442,7 @@ class Call(Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    face: ModelFace
+    api: ModelApi
     inputs: tuple[bytes | memoryview, ...]
     count: int
     terms: Terms
@@ -434,86 +450,107 @@ class Call(Struct, frozen=True, kw_only=True):
     parts: Mapping[str, RegionPart] = {}
 
 
-Input = TypeVar("Input")
-"""An input as a protocol describes it."""
+class GivenInput(Struct, frozen=True, kw_only=True):
+    """An input as a request describes it: with a `place` it lies in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    place: RegionSpan | None = None
+    size: int | None = None  # HTTP: its length in bytes if it follows the JSON
+    data: bytes = b""  # HTTP: its numbers as JSON if they are there
+
+    def is_plain(self, api: ModelApi) -> bool:
+        """Whether its bytes are just what the model takes, whatever they are."""
+        kind = api.inputs[self.name].datatype
+        return self.place is None and self.datatype == kind and kind not in ("BOOL", "BYTES")
 
 
-class CallHead(Struct, Generic[Input], frozen=True, kw_only=True):
+class CallHead(Struct, frozen=True, kw_only=True):
     """What a request says besides its tensors, checked."""
 
     id: str
     count: int
-    inputs: tuple[Input, ...]
+    inputs: tuple[GivenInput, ...]
     terms: Terms
     outputs: tuple[RequestedOutput, ...]
 
-    def call(self, face: ModelFace, inputs: tuple[memoryview, ...], loan: Loan) -> Call:
-        """Return the call with these tensors, in the order of the model's spec."""
+    def call(self, api: ModelApi, inputs: tuple[memoryview, ...], loan: Loan) -> Call:
+        """Return the call with these tensors, in the order of the model's spec.
+
+        Refuse too little room in shared memory for its outputs before anything is computed.
+        """
+        parts: dict[str, RegionPart] = {}
+        for one in self.outputs:
+            if one.place is not None:
+                part = parts[one.name] = loan.find(one.place, f"output '{one.name}'")
+                if one.name != LABELS:  # words have their lengths when they are known
+                    part.check(f"output '{one.name}'", self.count * api.row_bytes(one.name, as_text=False))
         return Call(
             id=self.id,
-            face=face,
+            api=api,
             count=self.count,
             terms=self.terms,
             outputs=self.outputs,
-            parts=find_parts(face, self.outputs, self.count, loan),
+            parts=parts,
             inputs=inputs,
         )
 
 
-def check_id(text: str) -> None:
-    """Refuse an id that is too long to be sent back."""
-    if len(text) > LONGEST_ID:
-        raise BadRequest(f"the id has {len(text)} characters; give at most {LONGEST_ID}")
+def result_of(call: Call, answered: Answered) -> InferenceResult:
+    """Return the answer to a call, with its receipt as clients get it."""
+    return InferenceResult(outputs=answered.outputs, parameters=write_receipt(call, answered.receipts))
 
 
-def check_inputs(face: ModelFace, names: Sequence[str]) -> None:
-    """Refuse inputs that are not just those the model takes."""
-    if sorted(names) != sorted(face.inputs):
-        known = ", ".join(f"'{name}'" for name in face.inputs)
+def check_head(
+    api: ModelApi,
+    most: tuple[int, int],
+    name: str,
+    inputs: Sequence[GivenInput],
+    requested: Sequence[RequestedOutput],
+    parameters: RequestParameters,
+    *,
+    binary: bool,
+) -> CallHead:
+    """Check what a request called `name` says, within the most examples and the largest answer."""
+    if len(name) > LONGEST_ID:
+        raise BadRequest(f"the id has {len(name)} characters; give at most {LONGEST_ID}")
+    names = [one.name for one in inputs]
+    if sorted(names) != sorted(api.inputs):
+        known = ", ".join(f"'{name}'" for name in api.inputs)
         given = ", ".join(f"'{name}'" for name in names) or "none"
-        raise BadRequest(f"inputs are {given}; model '{face.name}' takes {known}")
+        raise BadRequest(f"inputs are {given}; model '{api.name}' takes {known}")
+    counts = {check_tensor(api.inputs[one.name], one.datatype, one.shape, most[0]) for one in inputs}
+    if len(counts) > 1:
+        raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
+    outputs, count = check_outputs(api, requested, binary=binary), counts.pop()
+    size = count * sum(api.row_bytes(one.name, as_text=not (one.binary or one.place)) for one in outputs)
+    if size > most[1]:  # before anything is computed
+        raise BadRequest(
+            f"the answer would take up to {size} bytes, {most[1]} are the limit; send fewer examples, "
+            "name fewer outputs, or ask for binary data"
+        )
+    terms = read_terms(api, parameters)
+    return CallHead(id=name, count=count, inputs=tuple(inputs), terms=terms, outputs=outputs)
 
 
 def check_outputs(
-    face: ModelFace, requested: Sequence[RequestedOutput], *, binary: bool
+    api: ModelApi, requested: Sequence[RequestedOutput], *, binary: bool
 ) -> tuple[RequestedOutput, ...]:
     """Return the requested outputs, or the default ones; refuse names that are unknown or repeated."""
     names: set[str] = set()
     for one in requested:
-        if one.name not in face.outputs:
-            raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(face.outputs)}")
+        if one.name not in api.outputs:
+            raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(api.outputs)}")
         if one.name in names:
             raise BadRequest(f"output '{one.name}' is asked for twice; name each output once")
         names.add(one.name)
     if requested:
         return tuple(requested)
-    return tuple(RequestedOutput(name=name, binary=binary) for name in face.default_outputs)
+    return tuple(RequestedOutput(name=name, binary=binary) for name in api.default_outputs)
 
 
-def check_answer(face: ModelFace, outputs: Sequence[RequestedOutput], count: int, limit_bytes: int) -> None:
-    """Refuse a call whose answer would be too large, before anything is computed."""
-    size = count * sum(face.row_bytes(one.name, as_text=not (one.binary or one.place)) for one in outputs)
-    if size > limit_bytes:
-        raise BadRequest(
-            f"the answer would take up to {size} bytes, {limit_bytes} are the limit; send fewer examples, "
-            "name fewer outputs, or ask for binary data"
-        )
-
-
-def find_parts(
-    face: ModelFace, outputs: Sequence[RequestedOutput], count: int, loan: Loan
-) -> dict[str, RegionPart]:
-    """Find where in shared memory outputs go; refuse too little room before anything is computed."""
-    parts: dict[str, RegionPart] = {}
-    for one in outputs:
-        if one.place is not None:
-            part = parts[one.name] = loan.find(one.place, f"output '{one.name}'")
-            if one.name != LABELS:  # words have their lengths when they are known
-                part.check(f"output '{one.name}'", count * face.row_bytes(one.name, as_text=False))
-    return parts
-
-
-def read_terms(face: ModelFace, asked: RequestParameters) -> Terms:
+def read_terms(api: ModelApi, asked: RequestParameters) -> Terms:
     """Read the terms from a request's parameters."""
     deadline_s = NEVER_S
     if asked.deadline_ms is not None:
@@ -526,7 +563,7 @@ def read_terms(face: ModelFace, asked: RequestParameters) -> Terms:
         priority=asked.priority,
         min_accuracy=asked.min_accuracy / (100.0 if asked.min_accuracy > 1.0 else 1.0),
         max_energy_j=asked.max_energy_mj / 1e3,
-        plan=face.plan(str(plan)) if plan else NO_PLAN,
+        plan=api.plan(str(plan)) if plan else NO_PLAN,
     )
 
 
@@ -552,7 +589,7 @@ class AnswerForm(NamedTuple):
 
 def is_plain_call(call: Call) -> bool:
     """Whether the answer to this call differs from others only in numbers."""
-    size = call.count * sum(call.face.row_bytes(one.name, as_text=False) for one in call.outputs)
+    size = call.count * sum(call.api.row_bytes(one.name, as_text=False) for one in call.outputs)
     is_raw = all(one.binary and one.place is None and one.name != LABELS for one in call.outputs)
     return is_raw and size <= LARGEST_ANSWER_BYTES
 
@@ -563,11 +600,11 @@ class KnownHead:
     def __init__(self, number: int, call: Call, layout: Layout, form: AnswerForm) -> None:
         self.number, self.layout, self._around = number, layout, form.around
         self.call = replace(call, inputs=())
-        self.count, self.model = call.count, call.face.model.number
-        self.row_bytes = [call.face.row_bytes(one.name, as_text=False) for one in call.outputs]
+        self.count, self.model = call.count, call.api.model.number
+        self.row_bytes = [call.api.row_bytes(one.name, as_text=False) for one in call.outputs]
         """What each output takes per example."""
         self.before_rows = [form.before_rows(self.count * size) for size in self.row_bytes]
-        self._kinds = [NUMPY[tensor.datatype] for tensor in call.face.spec.inputs]
+        self._kinds = [NUMPY[tensor.datatype] for tensor in call.api.spec.inputs]
         self._last: tuple[Receipt | None, tuple[bytes, bytes, bytes]] = (None, (b"", b"", b""))
 
     def accepts(self, inputs: Sequence[memoryview]) -> bool:
@@ -577,33 +614,16 @@ class KnownHead:
             for kind, raw in zip(self._kinds, inputs, strict=True)
         )
 
-    def arrays(self, raws: Sequence[memoryview], count: int) -> Outputs:
-        """Return the model's outputs for this many examples."""
-        specs = self.call.face.spec.outputs
-        return tuple(
-            [
-                np.frombuffer(raw, NUMPY[spec.datatype]).reshape(count, *spec.shape)
-                for raw, spec in zip(raws, specs, strict=True)
-            ]
-        )
-
-    def rows(self, outputs: Outputs) -> list[bytes]:
+    def rows(self, outputs: Arrays) -> list[bytes]:
         """Return the bytes of each output that the calls ask for, example by example."""
-        return [pack(self.call.face.tensor(one.name, outputs)[1]) for one in self.call.outputs]
+        return [pack(self.call.api.tensor(one.name, outputs)[1]) for one in self.call.outputs]
 
     def text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
         """Return the text of an answer, around its network time and the number of its first request."""
         if self._last[0] is not receipt:
-            self._last = receipt, self._text(receipt)
+            call = self.call
+            parameters = write_receipt(call, [replace(receipt, examples=self.count)])
+            shapes = {tensor.name: tuple(tensor.shape) for tensor in call.api.spec.outputs}
+            outputs = [(self.count, *shapes.get(one.name, ())) for one in call.outputs]
+            self._last = receipt, self._around(call, parameters, outputs)
         return self._last[1]
-
-    def _text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
-        """Return the text around what differs between calls on one receipt."""
-        call = self.call
-        own, accuracy = replace(receipt, examples=self.count), call.face.model.quality.accuracy
-        parameters = write_receipt(call.face.spec, [own], accuracy, call.terms)
-        return self._around(call, parameters, [(self.count, *self._shape(one.name)) for one in call.outputs])
-
-    def _shape(self, output: str) -> tuple[int, ...]:
-        shapes = {tensor.name: tuple(tensor.shape) for tensor in self.call.face.spec.outputs}
-        return shapes.get(output, ())

@@ -1,4 +1,8 @@
-"""Inference calls as protocol buffers."""
+"""Inference calls as protocol buffers: reads requests and writes answers.
+
+Building and parsing message objects takes most of the time of a small call, so heads are parsed once, and
+answers are put together from pieces that are kept.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,33 +14,29 @@ from typing import Any
 import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.models.spec import NUMPY
 from slimsched.serving.api.calls import (
     Call,
     CallHead,
+    GivenInput,
     InferenceResult,
     Layout,
-    ModelFace,
+    Loan,
+    ModelApi,
     Parameter,
     RequestedOutput,
-    check_answer,
-    check_id,
-    check_inputs,
-    check_outputs,
-    check_tensor,
+    check_head,
     pack,
     read_bytes,
     read_parameters,
     read_shared,
-    read_terms,
 )
 from slimsched.serving.api.limits import BadRequest
 from slimsched.serving.api.proto import inference_pb2
-from slimsched.serving.api.service import Desk
-from slimsched.serving.api.shared_memory import Loan, Place, RegionPart, filled, write_parts
+from slimsched.serving.api.service import CallHandler
+from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, filled, write_parts
 
 # -- Splits an inference request into its head and the raw tensors that follow it, without parsing either.
 #
@@ -50,17 +50,11 @@ _HEAD_TAGS = frozenset((field << 3) | 2 for field in range(1, 7))
 _RAW_TAG = (7 << 3) | 2
 
 
-def split(raw: bytes) -> tuple[bytes, list[memoryview]] | None:
-    """Return the head and the raw tensors of a ModelInferRequest; None if it must be parsed as a whole."""
-    if (found := places(raw)) is None:
-        return None
-    end, tensors = found
-    view = memoryview(raw)
-    return raw[:end], [view[begin:at] for begin, at in tensors]
-
-
 def places(raw: bytes) -> tuple[int, list[tuple[int, int]]] | None:
-    """Return where the head ends, and where each raw tensor begins and ends, as `split` does."""
+    """Return where the head ends, and where each raw tensor begins and ends.
+
+    None if the message must be parsed as a whole.
+    """
     size = len(raw)
     at = 0
     while at < size and raw[at] in _HEAD_TAGS:
@@ -90,8 +84,7 @@ def _skip(raw: bytes, at: int) -> tuple[int, int]:
 # -- Writes the answer to an inference call as the bytes of a ModelInferResponse.
 #
 # A message object with a dozen parameters costs several times as much as these few lines: most of an answer
-# is
-# the same as in the one before, so its pieces are kept.
+# is the same as in the one before, so its pieces are kept.
 
 LONGEST_KEPT = 256
 """Texts up to this length are kept as they are written."""
@@ -109,8 +102,8 @@ _double = Packing("<d").pack
 
 def write_answer(call: Call, answered: InferenceResult) -> bytes:
     """Return the result as a ModelInferResponse with raw tensors."""
-    face = call.face
-    parts = [_named(face.name, face.version)]
+    api = call.api
+    parts = [_named(api.name, api.version)]
     if call.id:
         parts.append(_field(ID, call.id.encode()))
     for name, value in answered.parameters.items():
@@ -118,7 +111,7 @@ def write_answer(call: Call, answered: InferenceResult) -> bytes:
     shared: list[tuple[RegionPart, bytes]] = []
     raws: list[bytes] = []
     for one in call.outputs:
-        kind, values = face.tensor(one.name, answered.outputs)
+        kind, values = api.tensor(one.name, answered.outputs)
         shape = (len(values),) if isinstance(values, list) else values.shape
         output, raw = _described_output(one.name, kind, shape), pack(values)
         if one.place is not None:
@@ -129,7 +122,8 @@ def write_answer(call: Call, answered: InferenceResult) -> bytes:
             output, raw = b"".join([output, *places]), b""  # clients count on one entry for each output
         parts.append(_field(OUTPUTS, output))
         raws.append(_field(RAW, raw))
-    write_parts(shared)
+    if shared:
+        write_parts(shared)
     return b"".join(parts + raws)
 
 
@@ -140,7 +134,7 @@ def write_around(
 
     Ten bytes are more than most numbers need, and legal. The outputs, of these shapes, follow as raw tensors.
     """
-    texts, face = [_named(call.face.name, call.face.version)], call.face
+    texts, api = [_named(call.api.name, call.api.version)], call.api
     if call.id:
         texts[-1] += _field(ID, call.id.encode())
     for name, value in parameters.items():
@@ -153,7 +147,7 @@ def write_around(
         else:
             texts[-1] += _entry(PARAMETERS, name, value)
     for one, shape in zip(call.outputs, shapes, strict=True):
-        texts[-1] += _field(OUTPUTS, _described_output(one.name, face.datatype(one.name), shape))
+        texts[-1] += _field(OUTPUTS, _described_output(one.name, api.datatype(one.name), shape))
     before, between, after = texts
     return before, between, after
 
@@ -236,30 +230,20 @@ CONTENTS = {
 """Where a tensor's numbers are when they are not raw; smaller integers share a field by their sign."""
 
 
-class _Tensor(Struct, frozen=True, kw_only=True):
-    """An input as the request describes it; with a `place` it lies in shared memory."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    place: Place | None
-
-
-_Head = CallHead[_Tensor]
-
-
-def read_call(raw: bytes, desk: Desk, loan: Loan) -> Call:
+def read_call(raw: bytes, handler: CallHandler, loan: Loan) -> Call:
     """Read the call from the bytes of a ModelInferRequest; its tensors stay where they are."""
-    parts = split(raw)
-    if parts is None:
-        return read_parsed_call(parse(raw, pb.ModelInferRequest), desk, loan)
-    text, tensors = parts
-    face = desk.face(*_model_of(text))
-    head = _read_head_cached(text, face, _most(desk))
-    return head.call(face, _read_tensors(head, tensors, (), face, loan), loan)
+    if (found := places(raw)) is None:
+        return read_parsed_call(parse(raw, pb.ModelInferRequest), handler, loan)
+    (end, tensors), view = found, memoryview(raw)
+    text = raw[:end]
+    api = handler.api(*_model_of(text))
+    head = _read_head_cached(text, api, handler.limits.most)
+    return head.call(api, _read_tensors(head, [view[begin:at] for begin, at in tensors], (), api, loan), loan)
 
 
-def raw_layout(raw: bytes, desk: Desk, face: ModelFace) -> tuple[int, Layout, list[tuple[int, bytes]]] | None:
+def raw_layout(
+    raw: bytes, handler: CallHandler, api: ModelApi
+) -> tuple[int, Layout, list[tuple[int, bytes]]] | None:
     """Return the size of all before the first tensor, where tensors are behind it, and what is between them.
 
     None if there is more to a tensor than its bytes. The call was read before, so its head is right.
@@ -269,26 +253,22 @@ def raw_layout(raw: bytes, desk: Desk, face: ModelFace) -> tuple[int, Layout, li
     end, tensors = found
     first = tensors[0][0]
     layout: dict[str, tuple[int, int]] = {}
-    for one, (begin, at) in zip(_read_head_cached(raw[:end], face, _most(desk)).inputs, tensors, strict=True):
-        kind = face.inputs[one.name].datatype
-        if one.place is not None or one.datatype != kind or kind in ("BOOL", "BYTES"):
+    for one, (begin, at) in zip(
+        _read_head_cached(raw[:end], api, handler.limits.most).inputs, tensors, strict=True
+    ):
+        if not one.is_plain(api):
             return None
         layout[one.name] = begin - first, at - begin
     between = [(at - first, raw[at:begin]) for (_, at), (begin, _) in pairwise(tensors)]
-    return first, [layout[name] for name in face.inputs], between
+    return first, [layout[name] for name in api.inputs], between
 
 
-def read_parsed_call(request: Any, desk: Desk, loan: Loan) -> Call:
+def read_parsed_call(request: Any, handler: CallHandler, loan: Loan) -> Call:
     """Read the call from a ModelInferRequest."""
-    face = desk.face(request.model_name, request.model_version)
-    head = _read_head(request, face, _most(desk))
-    tensors = _read_tensors(head, request.raw_input_contents, request.inputs, face, loan)
-    return head.call(face, tensors, loan)
-
-
-def _most(desk: Desk) -> tuple[int, int]:
-    """Return the most examples of a request, and the most bytes of an answer."""
-    return desk.limits.examples_per_request, desk.limits.answer_bytes
+    api = handler.api(request.model_name, request.model_version)
+    head = _read_head(request, api, handler.limits.most)
+    tensors = _read_tensors(head, request.raw_input_contents, request.inputs, api, loan)
+    return head.call(api, tensors, loan)
 
 
 @lru_cache(maxsize=256)
@@ -299,38 +279,23 @@ def _model_of(text: bytes) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=256)
-def _read_head_cached(text: bytes, face: ModelFace, most: tuple[int, int]) -> _Head:
-    return _read_head(parse(text, pb.ModelInferRequest), face, most)
+def _read_head_cached(text: bytes, api: ModelApi, most: tuple[int, int]) -> CallHead:
+    return _read_head(parse(text, pb.ModelInferRequest), api, most)
 
 
-def _read_head(request: Any, face: ModelFace, most: tuple[int, int]) -> _Head:
+def _read_head(request: Any, api: ModelApi, most: tuple[int, int]) -> CallHead:
     """Read and check all but the tensors of a request, within the most examples and the largest answer."""
-    check_id(request.id)
-    check_inputs(face, [one.name for one in request.inputs])
-    counts = {
-        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most[0]) for one in request.inputs
-    }
-    if len(counts) > 1:
-        raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
+    inputs = [
+        GivenInput(name=one.name, datatype=one.datatype, shape=tuple(one.shape), place=_place(one))
+        for one in request.inputs
+    ]
     requested = [RequestedOutput(name=one.name, binary=True, place=_place(one)) for one in request.outputs]
-    outputs, count = check_outputs(face, requested, binary=True), counts.pop()
-    check_answer(face, outputs, count, most[1])
     parameters = read_parameters({name: value_of(value) for name, value in request.parameters.items()})
-    return _Head(
-        id=request.id,
-        count=count,
-        inputs=tuple(map(_described, request.inputs)),
-        terms=read_terms(face, parameters),
-        outputs=outputs,
-    )
-
-
-def _described(one: Any) -> _Tensor:
-    return _Tensor(name=one.name, datatype=one.datatype, shape=tuple(one.shape), place=_place(one))
+    return check_head(api, most, request.id, inputs, requested, parameters, binary=True)
 
 
 def _read_tensors(
-    head: _Head, raws: Sequence[bytes | memoryview], typed: Sequence[Any], face: ModelFace, loan: Loan
+    head: CallHead, raws: Sequence[bytes | memoryview], typed: Sequence[Any], api: ModelApi, loan: Loan
 ) -> tuple[memoryview, ...]:
     """Read every input, in the model's order: from shared memory, raw bytes or typed contents."""
     given = [one.place for one in head.inputs].count(None)
@@ -339,26 +304,25 @@ def _read_tensors(
     tensors: dict[str, memoryview] = {}
     at = 0
     for number, one in enumerate(head.inputs):
-        tensor = face.inputs[one.name]
+        tensor = api.inputs[one.name]
         if one.place is not None:
             values = read_shared(tensor, one.place, one.datatype, one.shape, loan)
         else:
             raw = raws[at] if raws else _contents(typed[number], prod(one.shape))
             values, at = read_bytes(tensor, raw, one.datatype, one.shape), at + 1
         tensors[one.name] = values.data.cast("B")
-    return tuple([tensors[name] for name in face.inputs])
+    return tuple([tensors[name] for name in api.inputs])
 
 
-def _place(tensor: Any) -> Place | None:
+def _place(tensor: Any) -> RegionSpan | None:
     """Return where in shared memory a tensor lies; None if it does not."""
     if not tensor.parameters:
         return None
     given = {name: value_of(value) for name, value in tensor.parameters.items()}
     try:
-        place = msgspec.convert(given, Place)
+        return msgspec.convert(given, RegionSpan).place
     except msgspec.ValidationError as error:
         raise BadRequest(f"tensor '{tensor.name}': its shared memory is wrong: {error}") from None
-    return place if place.shared_memory_region else None
 
 
 def _contents(one: Any, count: int) -> bytes:

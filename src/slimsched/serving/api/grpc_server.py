@@ -1,6 +1,6 @@
-"""The gRPC server: the same desk and refusals as over HTTP, with protocol buffers instead of JSON.
+"""The gRPC server: the same handler and refusals as over HTTP, with protocol buffers instead of JSON.
 
-Calls whose heads are known go express; with TLS and on Unix sockets the gRPC library serves.
+The compiled line reads calls whose heads are known; with TLS and on Unix sockets the gRPC library serves.
 """
 
 import asyncio
@@ -17,13 +17,17 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from slimsched.serving.api.limits import CIPHERS
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # processes are started afresh, never forked
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
+
 import grpc
 
 from slimsched.core.config import ConfigError, SlimError, read_small_file
-from slimsched.serving.api.calls import LONGEST_ID, AnswerForm, Call, InferenceResult, is_plain_call
-from slimsched.serving.api.ciphers import CIPHERS
+from slimsched.serving.api.calls import LONGEST_ID, AnswerForm, Call, InferenceResult, Loan, is_plain_call
 from slimsched.serving.api.express.line import ExpressLine, listen
-from slimsched.serving.api.fronts.bundles import BundleLink
+from slimsched.serving.api.fronts.bundles import CallBatcher
 from slimsched.serving.api.grpc_codec import (
     before_raw,
     parse,
@@ -50,66 +54,16 @@ from slimsched.serving.api.limits import (
     retry_of,
 )
 from slimsched.serving.api.pages import Headers, RawMethod
-from slimsched.serving.api.service import Desk, ModelsChangedError
-from slimsched.serving.api.shared_memory import Loan
+from slimsched.serving.api.service import CallHandler, run_call
 
 if TYPE_CHECKING:
-    from slimsched.serving.api.express._compiled_line import Notice
+    from slimsched.serving.api.express._compiled_line import GrpcNotice
     from slimsched.serving.api.express._express_grpc import Express
 
 # -- The server of the gRPC library: for TLS, for Unix sockets, and where our own thread is not compiled.
 
 LEAST_PING_MS, PING_STRIKES = 4500, 3
 """Clients may ask every five seconds whether the connection lives; who asks too soon too often must go."""
-
-Unary = Callable[[Any, Any], Awaitable[bytes]]
-Stream = Callable[[Any, Any], Awaitable[None]]
-
-
-class GrpcLibrary:
-    """Listens, and lets methods serve the calls that come.
-
-    With `shares_port`, other processes may listen at the same port.
-    """
-
-    def __init__(self, limits: Limits, longest_bytes: int, *, shares_port: bool) -> None:
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", longest_bytes),
-                ("grpc.max_concurrent_streams", limits.calls),
-                ("grpc.http2.bdp_probe", 0),  # it lets each call send megabytes before its turn to be read
-                ("grpc.max_allowed_incoming_connections", limits.connections),
-                ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
-                ("grpc.so_reuseport", int(shares_port)),
-                ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
-                ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.max_ping_strikes", PING_STRIKES),
-            ],
-            maximum_concurrent_rpcs=limits.calls,
-        )
-
-    def add(self, service: str, unary: Mapping[str, Unary], streams: Mapping[str, Stream]) -> None:
-        """Serve these methods, by their names."""
-        handlers = {
-            name: grpc.stream_unary_rpc_method_handler(method)  # on the wire the same; we read it
-            for name, method in unary.items()
-        }
-        for name, stream in streams.items():
-            handlers[name] = grpc.stream_stream_rpc_method_handler(stream)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-
-    async def start(self, address: str, credentials: Any) -> int:
-        """Start to listen at host:port, or at unix:PATH; return the port. Port 0 picks a free one."""
-        if credentials is None:
-            bound = self._server.add_insecure_port(address)
-        else:
-            bound = self._server.add_secure_port(address, credentials)
-        await self._server.start()
-        return int(bound)
-
-    async def stop(self, within_s: float | None) -> None:
-        """Refuse new calls and let those under way finish in this time; without one, end them at once."""
-        await self._server.stop(grace=within_s)
 
 
 # -- A gRPC call that our own thread reads: the few methods of the library's context that the server uses.
@@ -135,9 +89,11 @@ class GrpcContext:
     def __init__(
         self, line: "Express", token: int, head: bytes, longest_bytes: int, address: str = ""
     ) -> None:
+        """`head` is what `written_head` writes."""
         self._address = address
         self._line, self._token, self._longest_bytes = line, token, longest_bytes
-        self._metadata = _read_head(head)
+        pairs = [line.partition("\0") for line in head.decode("latin-1").rstrip("\n").split("\n")]
+        self._metadata: Metadata = tuple([(name, value) for name, _, value in pairs])
         self.path = dict(self._metadata).get(":path", "")
         self._arrived: deque[bytes | RefusalError] = deque()
         self._is_wanted, self._has_ended, self._is_over = True, False, False
@@ -189,7 +145,7 @@ class GrpcContext:
                 return grpc.aio.EOF
             if not self._is_wanted:
                 self._is_wanted = True
-                self._line.read(self._token)
+                self._line.tell("read", self._token)
             self._progress = asyncio.get_running_loop().create_future()
             await self._progress
         return message
@@ -197,7 +153,7 @@ class GrpcContext:
     async def write(self, raw: bytes) -> None:
         """Send one of several messages; return when the client has room for the next."""
         self._sent = asyncio.get_running_loop().create_future()
-        self._line.write(self._token, framed(raw))
+        self._line.tell("write", self._token, framed(raw))
         await self._sent
 
     def set_trailing_metadata(self, pairs: Iterable[tuple[str, str | bytes]]) -> None:
@@ -215,13 +171,13 @@ class GrpcContext:
         """End the call with an answer or a status."""
         if not self._is_over:
             self._is_over = True
-            self._line.answer([self._token], [answer])
+            self._line.answer([self._token], answer)
 
     def cancel(self) -> None:
         """End the call without a word."""
         if not self._is_over:
             self._is_over = True
-            self._line.cancel(self._token)
+            self._line.tell("cancel", self._token)
 
     def _unpacked(self, message: bytes) -> bytes:
         """Return a message without its prefix; expand one that is compressed."""
@@ -247,13 +203,6 @@ def _wake(future: asyncio.Future[None] | None) -> None:
         future.set_result(None)
 
 
-def _read_head(head: bytes) -> Metadata:
-    """Read headers as the thread keeps them."""
-    lines = head.decode("latin-1").rstrip("\n").split("\n")
-    pairs = [line.partition("\0") for line in lines]
-    return tuple([(name, value) for name, _, value in pairs])
-
-
 def written_head(metadata: Metadata) -> bytes:
     """Write headers as the thread keeps them."""
     return ("".join([f"{name}\0{value}\n" for name, value in metadata]) + "\n").encode("latin-1")
@@ -277,8 +226,7 @@ FINE = written_status(grpc.StatusCode.OK, "")
 
 # -- Reads the message of a gRPC call, within limits that gRPC itself does not have.
 #
-# gRPC keeps a message that arrives slowly for as long as its client likes, and does so for every call at
-# once.
+# gRPC keeps a message that arrives slowly for as long as its client likes, for every call at once.
 # So only a few messages may arrive at the same time, each in a limited time; other calls wait.
 
 SMALL_AT_ONCE = 8
@@ -289,7 +237,6 @@ class GrpcReading:
     """Lets messages in; those of inference requests and the others do not wait for each other."""
 
     def __init__(self, ledger: Ledger, limits: Limits) -> None:
-        self._ledger = ledger
         self.account: Account = ledger.open("gRPC")
         self.longest_bytes = 2 * limits.body_bytes
         """gRPC refuses longer messages itself, with RESOURCE_EXHAUSTED."""
@@ -300,21 +247,16 @@ class GrpcReading:
         """Return the message of a call; refuse one that is too large, too slow, or more than can be held."""
         raw = context.arrived() if isinstance(context, GrpcContext) else None
         if raw is None:
-            raw = await self._await(context, limits, is_large)
+            within_s = limits.grace_s + is_large * limits.body_bytes / limits.pace_bytes_per_s / 16
+            try:
+                async with self._large if is_large else self._small, asyncio.timeout(within_s):
+                    raw = await context.read()
+            except TimeoutError:
+                raise TooLate(f"the message did not arrive whole in {within_s:.0f} s") from None
         if raw is grpc.aio.EOF:
             raise BadRequest("the call has no message; send one")
         self.check(raw, limits)
         return bytes(raw)
-
-    async def _await(self, context: Any, limits: Limits, is_large: bool) -> Any:
-        """Wait for a message, in a limited time from when it is this call's turn."""
-        within_s = limits.grace_s + (limits.body_bytes / limits.pace_bytes_per_s / 16 if is_large else 0.0)
-        async with self._large if is_large else self._small:
-            try:
-                async with asyncio.timeout(within_s):
-                    return await context.read()
-            except TimeoutError:
-                raise TooLate(f"the message did not arrive whole in {within_s:.0f} s") from None
 
     def check(self, raw: bytes, limits: Limits) -> None:
         """Refuse a message that is too large, or more than can be held."""
@@ -329,11 +271,9 @@ class GrpcReading:
 
 # -- ModelStreamInfer: many inference requests over one gRPC call, answered as they are ready.
 #
-# A stream may have a limited number of requests under way. It reads no more meanwhile, so that a client which
-# sends faster is held up by gRPC's flow control. gRPC does not tell an idle stream from one whose next
-# message
-# arrives slowly, and keeps what has arrived; so the number of streams is limited too, and idle ones are
-# ended.
+# A stream may have a limited number of requests under way. It reads no more meanwhile, so that gRPC's flow
+# control holds up a client that sends faster. gRPC does not tell an idle stream from one whose next message
+# arrives slowly, and keeps what has arrived; so the number of streams is limited, and idle ones are ended.
 
 log = logging.getLogger("slim.grpc")
 
@@ -350,8 +290,8 @@ def address_of(peer: str) -> str:
 class GrpcStreams:
     """All streams of a server."""
 
-    def __init__(self, desk: Desk, reading: GrpcReading, token: Token, infer: Infer) -> None:
-        self.desk, self.reading, self.infer = desk, reading, infer
+    def __init__(self, handler: CallHandler, reading: GrpcReading, token: Token, infer: Infer) -> None:
+        self.handler, self.reading, self.infer = handler, reading, infer
         self._token = token
         self._open: Counter[str] = Counter()  # by the client's address
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -368,8 +308,8 @@ class GrpcStreams:
         try:
             metadata = dict(context.invocation_metadata() or ())
             self._token.check(str(metadata.get("authorization", "")), "metadata authorization")
-            most = self.desk.limits.streams
-            share = most if address in self.desk.ledger.proxies else -(-most // 2)
+            most = self.handler.limits.streams
+            share = most if address in self.handler.ledger.proxies else -(-most // 2)
             if self._open.total() > most or self._open[address] > share:
                 where, limit = ("", most) if self._open.total() > most else (" from this address", share)
                 raise TooMany(
@@ -401,7 +341,7 @@ class _Stream:
 
     @property
     def _limits(self) -> Limits:
-        return self._streams.desk.limits  # they follow the models
+        return self._streams.handler.limits  # they follow the models
 
     async def run(self) -> None:
         """Serve until the client has sent all and has all answers; raise a refusal if it ends before."""
@@ -450,13 +390,13 @@ class _Stream:
 
     async def _answer(self, messages: list[Any]) -> None:
         """Answer one request; its errors are its own, and the stream goes on."""
-        desk, reading = self._streams.desk, self._streams.reading
+        handler, reading = self._streams.handler, self._streams.reading
         began_s, code, size = monotonic(), "CANCELLED", 0
         answer = pb.ModelStreamInferResponse()
         try:
             reading.check(messages[0], self._limits)
             size = len(messages[0])
-            desk.ledger.hold(reading.account, size)
+            handler.ledger.hold(reading.account, size)
             messages[0] = parse(messages[0], pb.ModelInferRequest)
             answer.infer_response.id = messages[0].id[:LONGEST_ID]
             answer.infer_response.ParseFromString(await self._streams.infer(messages))
@@ -468,8 +408,8 @@ class _Stream:
             code, answer.error_message = "INTERNAL", "an unexpected failure; see the server's log"
             log.exception("a request of ModelStreamInfer failed")
         finally:
-            desk.ledger.hold(reading.account, -size)
-            desk.tally.count_response("grpc", "infer", code, monotonic() - began_s)
+            handler.ledger.hold(reading.account, -size)
+            handler.tally.count_response("grpc", "infer", code, monotonic() - began_s)
         await self._write(answer.SerializeToString())
 
     async def _write(self, raw: bytes) -> None:
@@ -483,13 +423,9 @@ class _Stream:
 
 # -- The express line of gRPC: calls with known heads are read without Python.
 #
-# A thread of its own (`express_grpc.cpp`) speaks HTTP/2. It compares the headers of each call that matter,
-# and the bytes of its message before the tensors, with those it has learnt. It gives every other call to the
-# methods of the server, as a context with the few methods that they use.
-#
-# Where the compiled part or its library is missing, with TLS, and with SLIM_PURE=1 in the environment, the
-# gRPC
-# library serves all calls.
+# The thread gives every call that it does not know to the methods of the server, as a context with the few
+# methods that they use. Where the compiled part or its library is missing, with TLS, and with SLIM_PURE=1 in
+# the environment, the gRPC library serves all calls.
 
 try:
     from slimsched.serving.api.express import _express_grpc
@@ -499,6 +435,8 @@ else:
     is_available = not os.environ.get("SLIM_PURE")
 
 
+LIMITS = ("calls", "unread_bytes", "head_bytes", "headers", "sending_s", "head_s")
+"""The limits of calls that the thread keeps."""
 LARGEST_BYTES = 2**20
 """The largest request that is worth it: with larger ones, most time goes into their bytes."""
 
@@ -506,51 +444,45 @@ Method = Callable[[Any, Any], Awaitable[bytes | None]]
 """Serves one call, as the gRPC library calls it; a stream returns nothing."""
 
 
-class GrpcExpress(ExpressLine):
+class GrpcExpress(ExpressLine["GrpcNotice"]):
     """The line of gRPC: serves the methods with these paths."""
 
     protocol, form = "grpc", AnswerForm(write_around, before_raw)
     fine, left, too_many = "OK", "CANCELLED", TooMany.grpc_code
 
     def __init__(
-        self, desk: Desk, link: BundleLink, methods: Mapping[str, Method], sockets: Sequence[socket.socket]
+        self,
+        handler: CallHandler,
+        link: CallBatcher,
+        methods: Mapping[str, Method],
+        sockets: Sequence[socket.socket],
     ) -> None:
         self._methods = methods
         self._calls: dict[int, GrpcContext] = {}
         self._serving: dict[int, asyncio.Task[None]] = {}
         self._native = _express_grpc.Express([one.fileno() for one in sockets])
-        super().__init__(self._native, desk, link, sockets)
+        super().__init__(self._native, handler, link, sockets)
 
     # -- heads
 
-    def forget(self) -> None:
-        """Forget all heads: models or limits have changed."""
-        super().forget()
-        limits = self._desk.limits
-        self._native.limit_calls(
-            self._longest_bytes,
-            limits.calls,
-            limits.unread_bytes,
-            limits.head_bytes,
-            limits.headers,
-            limits.sending_s,
-            limits.head_s,
-        )
+    def _settings(self) -> dict[str, float]:
+        limits = self._handler.limits
+        of_calls = {name: getattr(limits, name) for name in LIMITS}
+        return {**super()._settings(), **of_calls, "message_bytes": self._longest_bytes}
 
     @property
     def _longest_bytes(self) -> int:
-        return 2 * self._desk.limits.body_bytes
+        return 2 * self._handler.limits.body_bytes
 
     def learn(self, headers: Metadata, raw: bytes, call: Call) -> None:
         """Learn the head of a call that was read, if it can be known."""
         if len(raw) > LARGEST_BYTES or not is_plain_call(call):
             return
-        if (found := raw_layout(raw, self._desk, call.face)) is None:
+        if (found := raw_layout(raw, self._handler, call.api)) is None:
             return
         text_bytes, layout, fixed = found
         head, text = written_head(headers), framed(raw)[: PREFIX_BYTES + text_bytes]
-        if self._is_to_learn(head, text):
-            self._learn(head, text, call, layout, PREFIX_BYTES + len(raw), fixed)
+        self._learn(head, text, call, layout, PREFIX_BYTES + len(raw), fixed)
 
     # -- answers
 
@@ -565,7 +497,7 @@ class GrpcExpress(ExpressLine):
 
     # -- calls that Python serves
 
-    def _take_notice(self, notice: "Notice") -> None:
+    def _take_notice(self, notice: "GrpcNotice") -> None:
         token, head, message, address, kind = notice
         if kind & OPENS:
             context = GrpcContext(self._native, token, head, self._longest_bytes, address)
@@ -628,24 +560,23 @@ class GrpcExpress(ExpressLine):
 PEM_LIMIT_BYTES = 2**20
 
 
-class Tls:
-    """A certificate and its key, for either protocol."""
-
-    def __init__(self, cert: Path, key: Path) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self.context.set_ciphers(CIPHERS)
-        self.context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-        self.context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-        try:
-            self._pair = (read_small_file(key, PEM_LIMIT_BYTES), read_small_file(cert, PEM_LIMIT_BYTES))
-            self.context.load_cert_chain(cert, key, password=_refuse_encrypted)
-        except (OSError, ssl.SSLError, ConfigError) as error:
-            raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
-
-    def grpc_credentials(self) -> object:
-        """Return the same pair as gRPC takes it."""
-        return grpc.ssl_server_credentials([self._pair])
+def read_tls(cert: Path | None, key: Path | None) -> tuple[ssl.SSLContext, grpc.ServerCredentials] | None:
+    """Read the certificate and its key, for HTTP and for gRPC; None if neither is given."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("TLS needs both --tls-cert and --tls-key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        pair = read_small_file(key, PEM_LIMIT_BYTES), read_small_file(cert, PEM_LIMIT_BYTES)
+        context.load_cert_chain(cert, key, password=_refuse_encrypted)
+    except (OSError, ssl.SSLError, ConfigError) as error:
+        raise ConfigError(f"cannot use {cert} and {key} for TLS: {error}") from None
+    return context, grpc.ssl_server_credentials([pair])
 
 
 def _refuse_encrypted() -> str:
@@ -653,46 +584,39 @@ def _refuse_encrypted() -> str:
     raise ConfigError("the key is encrypted; decrypt it with: openssl pkey -in KEY -out PLAIN_KEY")
 
 
-def read_tls(cert: Path | None, key: Path | None) -> Tls | None:
-    """Read the certificate and its key; None if neither is given."""
-    if cert is None and key is None:
-        return None
-    if cert is None or key is None:
-        raise ConfigError("TLS needs both --tls-cert and --tls-key")
-    return Tls(cert, key)
-
-
 SERVICE = "inference.GRPCInferenceService"
 
 
 class GrpcServer:
-    """Answers inference calls at a desk; `others` answers the other methods."""
+    """Hands inference calls to a handler; `others` answers the other methods."""
 
     def __init__(
         self,
-        desk: Desk,
+        handler: CallHandler,
         others: Mapping[str, RawMethod],
         *,
+        link: CallBatcher,
         token: str = "",
-        link: BundleLink | None = None,
     ) -> None:
         """Calls whose heads are known go over the link, in bundles, where that is possible."""
-        self._desk, self._token, self._link = desk, Token(token), link
-        self._reading = GrpcReading(desk.ledger, desk.limits)
-        self._streams = GrpcStreams(desk, self._reading, self._token, self._infer_parsed)
+        self._handler, self._token, self._link = handler, Token(token), link
+        self._reading = GrpcReading(handler.ledger, handler.limits)
+        self._streams = GrpcStreams(
+            handler, self._reading, self._token, partial(self._infer, read_parsed_call)
+        )
         methods = {**others, "ModelInfer": self._model_infer}
         self._unary = {name: self._guarded(name, method) for name, method in methods.items()}
-        self._library: GrpcLibrary | None = None
+        self._library: grpc.aio.Server | None = None
         self._express: GrpcExpress | None = None
 
     async def start(self, host: str, port: int, credentials: Any = None, *, shares_port: bool = False) -> int:
         """Start to listen and return the port; port 0 picks a free one. Other processes may share it."""
-        if self._link is None or credentials is not None or not is_available:
+        if credentials is not None or not is_available:
             return await self._start_library(f"{host}:{port}", credentials, shares_port)
         sockets = listen(host, port, shares_port=shares_port)
         methods = {**self._unary, "ModelStreamInfer": self._streams.serve}
         paths = {f"/{SERVICE}/{name}": method for name, method in methods.items()}
-        self._express = GrpcExpress(self._desk, self._link, paths, sockets)
+        self._express = GrpcExpress(self._handler, self._link, paths, sockets)
         return int(sockets[0].getsockname()[1])
 
     async def start_unix(self, address: str) -> None:
@@ -701,24 +625,47 @@ class GrpcServer:
 
     async def _start_library(self, address: str, credentials: Any, shares_port: bool) -> int:
         """Let the gRPC library read the calls."""
-        longest_bytes = self._reading.longest_bytes
-        self._library = GrpcLibrary(self._desk.limits, longest_bytes, shares_port=shares_port)
-        self._library.add(SERVICE, self._unary, {"ModelStreamInfer": self._streams.serve})
-        return await self._library.start(address, credentials)
+        limits = self._handler.limits
+        server = self._library = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", self._reading.longest_bytes),
+                ("grpc.max_concurrent_streams", limits.calls),
+                ("grpc.http2.bdp_probe", 0),  # it lets each call send megabytes before its turn to be read
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                ("grpc.max_connection_idle_ms", int(1e3 * limits.idle_s)),
+                ("grpc.so_reuseport", int(shares_port)),
+                ("grpc.http2.min_ping_interval_without_data_ms", LEAST_PING_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.max_ping_strikes", PING_STRIKES),
+            ],
+            maximum_concurrent_rpcs=limits.calls,
+        )
+        handlers = {
+            name: grpc.stream_unary_rpc_method_handler(method)  # on the wire the same; we read it
+            for name, method in self._unary.items()
+        }
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._streams.serve)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        if credentials is None:
+            bound = server.add_insecure_port(address)
+        else:
+            bound = server.add_secure_port(address, credentials)
+        await server.start()
+        return int(bound)
 
     async def stop(self) -> None:
         """Refuse new calls and let the calls under way finish, in a limited time."""
         self._streams.stop()
         if self._library is not None:
-            await self._library.stop(self._desk.limits.drain_s)
+            await self._library.stop(grace=self._handler.limits.drain_s)
         if self._express is not None:
-            await self._express.stop(self._desk.limits.drain_s)
+            await self._express.stop(self._handler.limits.drain_s)
             self._express.abort()
 
     async def abort(self) -> None:
         """End all calls at once."""
         if self._library is not None:
-            await self._library.stop(None)
+            await self._library.stop(grace=None)
         if self._express is not None:
             self._express.abort()
 
@@ -730,8 +677,8 @@ class GrpcServer:
     def _guarded(self, name: str, method: RawMethod) -> Callable[[Any, Any], Awaitable[Any]]:
         """Wrap a method: check the token, read the message, turn refusals into status codes."""
         kind = "infer" if name == "ModelInfer" else "other"
-        is_counted = kind == "infer" or not self._desk.passes_on
-        ledger, account = self._desk.ledger, self._reading.account
+        is_counted = kind == "infer" or not self._handler.passes_on
+        ledger, account = self._handler.ledger, self._reading.account
 
         async def call(_: Any, context: Any) -> Any:
             began_s, code, size, why = monotonic(), "CANCELLED", 0, ""
@@ -739,7 +686,7 @@ class GrpcServer:
                 headers: Headers = tuple(context.invocation_metadata() or ())
                 if name not in ("ServerLive", "ServerReady"):
                     self._token.check(str(dict(headers).get("authorization", "")), "metadata authorization")
-                limits = self._desk.limits
+                limits = self._handler.limits
                 raw = await self._reading.read(context, limits, is_large=kind == "infer")
                 size = len(raw)
                 ledger.hold(account, size)
@@ -761,7 +708,7 @@ class GrpcServer:
             finally:
                 ledger.hold(account, -size)
                 if is_counted:
-                    self._desk.tally.count_response("grpc", kind, code, monotonic() - began_s)
+                    self._handler.tally.count_response("grpc", kind, code, monotonic() - began_s)
             # gRPC keeps the error that this raises; one attached to it would keep the message as well
             return await context.abort(getattr(grpc.StatusCode, code), why)
 
@@ -775,26 +722,21 @@ class GrpcServer:
         task.add_done_callback(lambda _: timer.cancel())
 
     async def _model_infer(self, raw: bytes, headers: Headers) -> bytes:
-        return await self._infer(partial(self._read_and_learn, headers), [raw])
+        def read_and_learn(raw: bytes, handler: CallHandler, loan: Loan) -> Call:
+            call = read_call(raw, handler, loan)
+            if self._express is not None:
+                self._express.learn(headers, raw, call)
+            return call
 
-    def _read_and_learn(self, headers: Headers, raw: bytes, desk: Desk, loan: Loan) -> Call:
-        call = read_call(raw, desk, loan)
-        if self._express is not None:
-            self._express.learn(headers, raw, call)
-        return call
+        return await self._infer(read_and_learn, [raw])
 
-    async def _infer_parsed(self, messages: list[Any]) -> bytes:
+    async def _infer(self, read: Callable[[Any, CallHandler, Loan], Call], messages: list[Any]) -> bytes:
         """Answer the request in the list; it is taken out as soon as it is not needed any more."""
-        return await self._infer(read_parsed_call, messages)
 
-    async def _infer(self, read: Callable[[Any, Desk, Loan], Call], messages: list[Any]) -> bytes:
-        desk = self._desk
-        while True:
-            with Loan(desk) as loan:
-                call = read(messages[0], desk, loan)
-                if not desk.passes_on:
-                    messages.clear()  # the call has the tensors
-                try:
-                    return write_answer(call, await desk.infer(call))
-                except ModelsChangedError:  # the model was replaced meanwhile: read the call again
-                    continue
+        def read_first(handler: CallHandler, loan: Loan) -> Call:
+            call = read(messages[0], handler, loan)
+            if not handler.passes_on:
+                messages.clear()  # the call has the tensors
+            return call
+
+        return write_answer(*await run_call(self._handler, read_first))

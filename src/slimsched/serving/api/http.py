@@ -1,7 +1,7 @@
 """The HTTP server: reads inference calls, passes other requests on, and turns refusals into statuses.
 
-Calls are Open Inference Protocol v2: JSON, optionally followed by raw tensors. Heads that are known go
-express.
+Calls are Open Inference Protocol v2: JSON, optionally followed by raw tensors. Those whose heads are known
+are read by the compiled line.
 """
 
 import asyncio
@@ -25,26 +25,23 @@ from slimsched.serving.api.calls import (
     AnswerForm,
     Call,
     CallHead,
+    GivenInput,
     InferenceResult,
     Layout,
-    ModelFace,
+    Loan,
+    ModelApi,
     Parameter,
     RequestedOutput,
-    check_answer,
-    check_id,
-    check_inputs,
-    check_outputs,
-    check_tensor,
+    check_head,
     is_plain_call,
     pack,
     read_bytes,
     read_json,
     read_parameters,
     read_shared,
-    read_terms,
 )
 from slimsched.serving.api.express.line import ExpressLine, listen
-from slimsched.serving.api.fronts.bundles import BundleLink
+from slimsched.serving.api.fronts.bundles import CallBatcher
 from slimsched.serving.api.http_connection import Connections, Handler, HttpProtocol, LentConnection
 from slimsched.serving.api.http_requests import (
     HttpRequest,
@@ -68,18 +65,18 @@ from slimsched.serving.api.limits import (
     Unavailable,
     read_body,
 )
-from slimsched.serving.api.service import CLIENT_LEFT, Desk, ModelsChangedError
-from slimsched.serving.api.shared_memory import Loan, Place, RegionPart, Size, filled, write_parts
+from slimsched.serving.api.service import CLIENT_LEFT, CallHandler, run_call
+from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, Size, filled, write_parts
 
 if TYPE_CHECKING:
-    from slimsched.serving.api.express._compiled_line import Notice
+    from slimsched.serving.api.express._compiled_line import HttpNotice
 
 # -- The server's side of Open Inference Protocol v2 over HTTP: JSON, optionally followed by raw tensors.
 
 Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
 
 
-class _InputParameters(Place, frozen=True, kw_only=True):
+class _InputParameters(RegionSpan, frozen=True, kw_only=True):
     binary_data_size: Size | None = None
 
 
@@ -91,7 +88,7 @@ class _Input(Struct, frozen=True, kw_only=True):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _OutputParameters(Place, frozen=True, kw_only=True):
+class _OutputParameters(RegionSpan, frozen=True, kw_only=True):
     binary_data: bool | None = None
 
 
@@ -115,22 +112,6 @@ CACHED_HEAD_BYTES = 1024
 SHARED_INPUT = b'"shared_memory_region"'
 
 
-class _Tensor(Struct, frozen=True, kw_only=True):
-    """An input as the JSON describes it; `size` is its length in bytes if it follows the JSON.
-
-    With a `place` it lies in shared memory.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    size: int | None
-    data: bytes
-    place: Place | None
-
-
-_Head = CallHead[_Tensor]
-
 NETWORK, REQUEST = "\0network", "\0request"
 _MARKS = [b'"\\u0000network"', b'"\\u0000request"']
 """What stands for two numbers of an answer until they are known."""
@@ -140,7 +121,7 @@ def read_call(
     body: bytes | bytearray | memoryview,
     json_bytes: int | None,
     limits: Limits,
-    face: ModelFace,
+    api: ModelApi,
     loan: Loan,
 ) -> Call:
     """Read the call from a request body; `json_bytes` is the length of its JSON if raw tensors follow."""
@@ -149,23 +130,22 @@ def read_call(
             f"Inference-Header-Content-Length is {json_bytes}, but the body has {len(body)} bytes; "
             "give the JSON's length"
         )
-    most = limits.examples_per_request, limits.answer_bytes
     end = len(body) if json_bytes is None else json_bytes
     if end > CACHED_HEAD_BYTES:
-        head = _read_head(body[:end], face, most)
+        head = _read_head(body[:end], api, limits.most)
     else:
         text = bytes(body[:end])
         is_cached = json_bytes is not None or SHARED_INPUT in text  # else it holds the data itself
-        head = (_read_head_cached if is_cached else _read_head)(text, face, most)
-    return head.call(face, _read_tensors(face, head, memoryview(body)[end:], loan), loan)
+        head = (_read_head_cached if is_cached else _read_head)(text, api, limits.most)
+    return head.call(api, _read_tensors(api, head, memoryview(body)[end:], loan), loan)
 
 
-def _read_tensors(face: ModelFace, head: _Head, raw: memoryview, loan: Loan) -> tuple[memoryview, ...]:
+def _read_tensors(api: ModelApi, head: CallHead, raw: memoryview, loan: Loan) -> tuple[memoryview, ...]:
     """Read every input, in the model's order; raw ones follow the JSON in the order it names them."""
     tensors: dict[str, memoryview] = {}
     at = 0
     for one in head.inputs:
-        tensor = face.inputs[one.name]
+        tensor = api.inputs[one.name]
         if one.place is not None:
             values = read_shared(tensor, one.place, one.datatype, one.shape, loan)
         elif one.size is not None:
@@ -183,62 +163,47 @@ def _read_tensors(face: ModelFace, head: _Head, raw: memoryview, loan: Loan) -> 
         tensors[one.name] = values.data.cast("B")
     if at != len(raw):
         raise BadRequest(f"{len(raw)} bytes follow the JSON, but its inputs take {at}")
-    return tuple([tensors[name] for name in face.inputs])
+    return tuple([tensors[name] for name in api.inputs])
 
 
-def raw_layout(text: bytes, limits: Limits, face: ModelFace) -> Layout | None:
+def raw_layout(text: bytes, limits: Limits, api: ModelApi) -> Layout | None:
     """Return where a request's tensors lie behind its JSON; None if their bytes are not what the model takes.
 
     The request was read before, so the JSON is right.
     """
-    head = _read_head_cached(text, face, (limits.examples_per_request, limits.answer_bytes))
+    head = _read_head_cached(text, api, limits.most)
     places: dict[str, tuple[int, int]] = {}
     at = 0
     for one in head.inputs:
-        kind = face.inputs[one.name].datatype
-        if one.size is None or one.place is not None or one.datatype != kind or kind in ("BOOL", "BYTES"):
+        if one.size is None or not one.is_plain(api):
             return None
         places[one.name] = at, one.size
         at += one.size
-    return [places[name] for name in face.inputs]
+    return [places[name] for name in api.inputs]
 
 
-def _read_head(text: bytes | bytearray | memoryview, face: ModelFace, most: tuple[int, int]) -> _Head:
+def _read_head(text: bytes | bytearray | memoryview, api: ModelApi, most: tuple[int, int]) -> CallHead:
     """Parse and check the JSON of a request, within the most examples and the largest answer."""
     message = read_body(_decoder, text, "an inference request")
     parameters = read_parameters(message.parameters)
-    check_id(message.id)
-    check_inputs(face, [one.name for one in message.inputs])
-    counts = {
-        check_tensor(face.inputs[one.name], one.datatype, tuple(one.shape), most[0]) for one in message.inputs
-    }
-    if len(counts) > 1:
-        raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     all_binary = parameters.binary_data_output
     requested = [
         RequestedOutput(
-            name=o.name,
-            binary=all_binary if o.parameters.binary_data is None else o.parameters.binary_data,
-            place=_place(o.parameters),
+            name=one.name,
+            binary=all_binary if one.parameters.binary_data is None else one.parameters.binary_data,
+            place=one.parameters.place,
         )
-        for o in message.outputs
+        for one in message.outputs
     ]
-    outputs, count = check_outputs(face, requested, binary=all_binary), counts.pop()
-    check_answer(face, outputs, count, most[1])
-    return _Head(
-        id=message.id,
-        count=count,
-        inputs=tuple(map(_described, message.inputs)),
-        terms=read_terms(face, parameters),
-        outputs=outputs,
-    )
+    inputs = [_described(one) for one in message.inputs]
+    return check_head(api, most, message.id, inputs, requested, parameters, binary=all_binary)
 
 
-def _described(one: _Input) -> _Tensor:
-    place, size = _place(one.parameters), one.parameters.binary_data_size
+def _described(one: _Input) -> GivenInput:
+    place, size = one.parameters.place, one.parameters.binary_data_size
     if place is not None and (size is not None or one.data):
         raise BadRequest(f"input '{one.name}' names shared memory and has data; give one of them")
-    return _Tensor(
+    return GivenInput(
         name=one.name,
         datatype=one.datatype,
         shape=tuple(one.shape),
@@ -248,20 +213,16 @@ def _described(one: _Input) -> _Tensor:
     )
 
 
-def _place(parameters: Place) -> Place | None:
-    return parameters if parameters.shared_memory_region else None
-
-
 _read_head_cached = lru_cache(maxsize=256)(_read_head)
 
 
-def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | None]:
-    """Return the response body, and the length of its JSON if raw tensors follow."""
+def write_answer(call: Call, answered: InferenceResult) -> HttpResponse:
+    """Return the response; raw tensors follow its JSON."""
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
     shared: list[tuple[RegionPart, bytes]] = []
     for one in call.outputs:
-        kind, values = call.face.tensor(one.name, answered.outputs)
+        kind, values = call.api.tensor(one.name, answered.outputs)
         shape = [len(values)] if isinstance(values, list) else list(values.shape)
         entry: dict[str, Any] = {"name": one.name, "datatype": kind, "shape": shape}
         if one.place is not None:
@@ -277,8 +238,13 @@ def write_answer(call: Call, answered: InferenceResult) -> tuple[bytes, int | No
             entry["data"] = values if isinstance(values, list) else values.reshape(-1).tolist()
         outputs.append(entry)
     head = _encode(call, answered.parameters, outputs)
-    write_parts(shared)
-    return b"".join([head, *raw]), len(head) if raw else None
+    if shared:
+        write_parts(shared)
+    if not raw:
+        return HttpResponse(status=200, body=head)
+    headers = {"inference-header-content-length": str(len(head))}
+    body = b"".join([head, *raw])
+    return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
 
 
 def write_around(
@@ -290,8 +256,8 @@ def write_around(
     """
     outputs: list[dict[str, Any]] = []
     for one, shape in zip(call.outputs, shapes, strict=True):
-        size = call.count * call.face.row_bytes(one.name, as_text=False)
-        kind = call.face.datatype(one.name)
+        size = call.count * call.api.row_bytes(one.name, as_text=False)
+        kind = call.api.datatype(one.name)
         entry = {"name": one.name, "datatype": kind, "shape": shape, "parameters": {"binary_data_size": size}}
         outputs.append(entry)
     text = _encode(call, parameters | {"network_ms": NETWORK, "request": REQUEST}, outputs)
@@ -302,8 +268,8 @@ def write_around(
 
 def _encode(call: Call, parameters: dict[str, Parameter], outputs: list[dict[str, Any]]) -> bytes:
     message = {
-        "model_name": call.face.name,
-        "model_version": call.face.version,
+        "model_name": call.api.name,
+        "model_version": call.api.version,
         "id": call.id,
         "parameters": parameters,
         "outputs": outputs,
@@ -313,12 +279,9 @@ def _encode(call: Call, parameters: dict[str, Parameter], outputs: list[dict[str
 
 # -- The express line of HTTP: requests with known heads are read without Python.
 #
-# A thread of its own (`express.cpp`) compares the head of each request with those it has learnt. What it does
-# not know it lends, with the connection, to the protocol in Python; if that request turns out to be a plain
-# inference call, the thread learns its head and gets the connection back.
-#
-# Where the compiled part is missing, with TLS, and with SLIM_PURE=1 in the environment, every connection is
-# served in Python from the start.
+# What the thread does not know it lends, with the connection, to the protocol in Python. If that request is a
+# plain inference call, the thread learns its head and gets the connection back. Where the compiled part is
+# missing, with TLS, and with SLIM_PURE=1 in the environment, Python serves every connection.
 
 try:
     from slimsched.serving.api.express import _express
@@ -334,7 +297,7 @@ UNUSUAL = ("transfer-encoding", "expect", "upgrade")
 """A head with one of these headers is read each time."""
 
 
-class Express(ExpressLine):
+class Express(ExpressLine["HttpNotice"]):
     """The line of HTTP: lends connections to the protocol, and gets them back."""
 
     protocol, form = "http", AnswerForm(write_around, lambda _: b"")
@@ -342,35 +305,34 @@ class Express(ExpressLine):
 
     def __init__(
         self,
-        desk: Desk,
-        link: BundleLink,
+        handler: CallHandler,
+        link: CallBatcher,
         connect: Callable[[LentConnection], HttpProtocol],
         handle: Handler,
         sockets: Sequence[socket.socket],
     ) -> None:
         self._connect, self._handle = connect, handle
         self._native = _express.Express([one.fileno() for one in sockets])
-        super().__init__(self._native, desk, link, sockets)
+        super().__init__(self._native, handler, link, sockets)
 
     # -- heads
 
     def forget(self) -> None:
         """Forget all heads: models or limits have changed."""
         super().forget()
-        limits = self._desk.limits
-        full = {1: f"{limits.connections} connections are open"}
-        full[2] = f"{limits.connections_per_address} connections are open from this address"
-        for why, text in full.items():
+        limits = self._handler.limits
+        of_address = f"{limits.connections_per_address} connections are open from this address"
+        for why, text in ((1, f"{limits.connections} connections are open"), (2, of_address)):
             refusal = response_of(Unavailable(f"{text}, which is the limit; try again"))
-            self._native.full(why, written(refusal, keep_alive=False))
+            self._native.tell("full", why, written(refusal, keep_alive=False))
 
     def learn(self, request: HttpRequest, call: Call, json_bytes: int | None) -> None:
         """Learn the head of a request that was read, if it can be known."""
         if json_bytes is None or not is_plain(request, call):
             return
         text = bytes(request.body[:json_bytes])
-        layout = raw_layout(text, self._desk.limits, call.face)
-        if layout is not None and self._is_to_learn(request.head, text):
+        layout = raw_layout(text, self._handler.limits, call.api)
+        if layout is not None:
             self._learn(request.head, text, call, layout, len(request.body), [])
 
     def knows(self, request: HttpRequest) -> bool:
@@ -381,7 +343,7 @@ class Express(ExpressLine):
     # -- answers
 
     def _written(self, call: Call, answered: InferenceResult) -> bytes:
-        return written(answer_of(call, answered))
+        return written(write_answer(call, answered))
 
     def _refused(self, error: SlimError) -> tuple[bytes, str]:
         response = response_of(error) if isinstance(error, RefusalError) else refused(500, str(error))
@@ -389,21 +351,21 @@ class Express(ExpressLine):
 
     async def _read(self, token: int, data: bytes) -> None:
         """Answer a request as the protocol does."""
-        reader = RequestReader(self._desk.limits)
+        reader = RequestReader(self._handler.limits)
         at = 0
         while at < len(data):
             end = reader.step(data, at)
             reader.feed(data[at:end])
             at = end
         response = await self._handle(reader.complete.popleft())
-        self._native.answer([token], [written(response)])
+        self._native.answer([token], written(response))
 
     # -- connections
 
-    def _take_notice(self, notice: "Notice") -> None:
+    def _take_notice(self, notice: "HttpNotice") -> None:
         self._spawn(self._lend(*notice))
 
-    async def _lend(self, file: int, arrived: bytes, unsent: bytes, address: str, _: int) -> None:
+    async def _lend(self, file: int, arrived: bytes, unsent: bytes, address: str) -> None:
         """Let the protocol serve a connection."""
         lent = LentConnection(self, address, arrived, unsent)
         try:
@@ -415,22 +377,13 @@ class Express(ExpressLine):
     def returned(self, lent: LentConnection, file: int) -> None:
         """Take a connection back: the thread understands what its client sends."""
         lent.is_over = True
-        self._native.adopt(file, lent.address)
+        self._native.tell("adopt", file, lent.address.encode())
 
     def lost(self, lent: LentConnection) -> None:
         """A connection that was lent is closed."""
         if not lent.is_over:
             lent.is_over = True
-            self._native.gone(lent.address)
-
-
-def answer_of(call: Call, answered: InferenceResult) -> HttpResponse:
-    """Return an answer as a response."""
-    body, json_bytes = write_answer(call, answered)
-    if json_bytes is None:
-        return HttpResponse(status=200, body=body)
-    headers = {"inference-header-content-length": str(json_bytes)}
-    return HttpResponse(status=200, body=body, content_type="application/octet-stream", headers=headers)
+            self._native.tell("gone", 0, lent.address.encode())
 
 
 def is_plain(request: HttpRequest, call: Call) -> bool:
@@ -517,21 +470,21 @@ Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Answers inference calls at a desk; `others` answers every other request, and may raise refusals."""
+    """Hands inference calls to a handler; `others` answers every other request, and may raise refusals."""
 
     def __init__(
         self,
-        desk: Desk,
+        handler: CallHandler,
         others: Others,
         *,
+        link: CallBatcher,
         token: str = "",
         cors: Cors | None = None,
-        link: BundleLink | None = None,
     ) -> None:
-        """Requests whose heads are known go over the link, in bundles, where that is possible."""
-        self._desk, self._others, self._token, self._link = desk, others, Token(token), link
+        """Calls whose heads are known go over the link, in bundles, where that is possible."""
+        self._handler, self._others, self._token, self._link = handler, others, Token(token), link
         self._cors = cors
-        self._connections = Connections(desk.ledger)
+        self._connections = Connections(handler.ledger)
         self._server: asyncio.Server | None = None
         self._express: Express | None = None
 
@@ -539,18 +492,17 @@ class HttpServer:
         self, host: str, port: int, tls: ssl.SSLContext | None = None, *, shares_port: bool = False
     ) -> int:
         """Start to listen and return the port; port 0 picks a free one. Other processes may share it."""
-        if self._link is not None and tls is None and is_available:
+        sockets: Sequence[Any]
+        if tls is None and is_available:
             sockets = listen(host, port, shares_port=shares_port)
-            self._express = Express(self._desk, self._link, self._connect, self.handle, sockets)
-            self._connections.start()
-            return int(sockets[0].getsockname()[1])
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._connect, host, port, ssl=tls, backlog=1024, reuse_port=shares_port or None
-        )
+            self._express = Express(self._handler, self._link, self._connect, self.handle, sockets)
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._connect, host, port, ssl=tls, backlog=1024, reuse_port=shares_port or None
+            )
+            sockets = self._server.sockets
         self._connections.start()
-        port = self._server.sockets[0].getsockname()[1]
-        return int(port)
+        return int(sockets[0].getsockname()[1])
 
     async def start_unix(self, path: Path) -> None:
         """Start to listen at a Unix socket, for processes of this server."""
@@ -562,13 +514,12 @@ class HttpServer:
         """Stop listening, answer the requests under way and close all connections, in a limited time."""
         if self._server is not None:
             self._server.close()
+        until_s = monotonic() + self._handler.limits.drain_s
         if self._express is not None:
-            began_s, within_s = monotonic(), self._desk.limits.drain_s
-            await self._express.stop(within_s)
-            await self._connections.stop(max(0.0, began_s + within_s - monotonic()))
+            await self._express.stop(self._handler.limits.drain_s)
+        await self._connections.stop(max(0.0, until_s - monotonic()))
+        if self._express is not None:
             self._express.abort()
-            return
-        await self._connections.stop(self._desk.limits.drain_s)
 
     def abort(self) -> None:
         """Close all connections at once."""
@@ -582,34 +533,31 @@ class HttpServer:
             self._express.forget()
 
     def _connect(self, lent: LentConnection | None = None) -> HttpProtocol:
-        desk = self._desk  # its limits follow the models
-        return HttpProtocol(self.handle, self._refuse, self._connections, desk.limits, desk.arena, lent)
+        handler = self._handler  # its limits follow the models
+        return HttpProtocol(self.handle, self._refuse, self._connections, handler.limits, handler.arena, lent)
 
     async def handle(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request; turn every error into a response. Count the answers of this desk."""
+        """Answer one request; turn every error into a response. Count the answers of this handler."""
         began_s, code, is_question = monotonic(), CLIENT_LEFT, request.method == "OPTIONS"
         is_call = not is_question and request.path.rstrip("/").endswith("/infer")
         try:
-            response = self._offer(request) if is_question else await self._answer(request, is_call)
+            response = None if self._cors is None or not is_question else self._cors.preflight(request)
+            if response is None:
+                response = offer(request.path) if is_question else await self._answer(request, is_call)
             code = str(response.status)
             if self._cors is not None:
                 response = self._cors.shown(request.headers.get("origin", ""), response)
             return response
         finally:
-            if is_call or is_question or not self._desk.passes_on:
+            if is_call or is_question or not self._handler.passes_on:
                 kind = "infer" if is_call else "other"
-                self._desk.tally.count_response("http", kind, code, monotonic() - began_s)
-
-    def _offer(self, request: HttpRequest) -> HttpResponse:
-        """Say what may be asked at a path; a browser asks whether a page may."""
-        preflight = None if self._cors is None else self._cors.preflight(request)
-        return offer(request.path) if preflight is None else preflight
+                self._handler.tally.count_response("http", kind, code, monotonic() - began_s)
 
     async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:
             if is_call and (model := _model_of(request.path)) is not None:
                 self._token.check(request.headers.get("authorization", ""))
-                self._desk.face(*model)
+                self._handler.api(*model)
                 require_method(request, "POST")
                 return await self._infer(request, *model)
             require_identity(request)
@@ -626,26 +574,20 @@ class HttpServer:
         if given is not None and length is None:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
         require_identity(request)
-        desk = self._desk
         learns = self._express is not None and not (self._cors is not None and "origin" in request.headers)
-        while True:
-            with Loan(desk) as loan:
-                call = read_call(request.body, length, desk.limits, desk.face(name, version), loan)
-                if learns and self._express is not None:
-                    self._express.learn(request, call, length)
-                try:
-                    answered = await desk.infer(call)
-                    break
-                except (
-                    ModelsChangedError
-                ):  # the model was replaced meanwhile: read the call again for the new one
-                    continue
-        return answer_of(call, answered)
+
+        def read(handler: CallHandler, loan: Loan) -> Call:
+            call = read_call(request.body, length, handler.limits, handler.api(name, version), loan)
+            if learns and self._express is not None:
+                self._express.learn(request, call, length)
+            return call
+
+        return write_answer(*await run_call(self._handler, read))
 
     def _refuse(self, failure: UnreadableError) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""
         status, why = failure.status, failure.why
-        self._desk.tally.count_response("http", "other", str(status), 0.0)
+        self._handler.tally.count_response("http", "other", str(status), 0.0)
         response = response_of(Unavailable(why)) if status == Unavailable.status else refused(status, why)
         return response if self._cors is None else self._cors.shown(failure.origin, response)
 

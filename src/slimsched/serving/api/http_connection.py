@@ -8,7 +8,7 @@ Connections that are too many or too slow are ended; one that the compiled line 
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from slimsched.serving.api.http_requests import (
@@ -30,34 +30,13 @@ ROOM_AFTER_S = 5.0
 ABORTED_WITHIN_S = 1.0
 
 
-class Connection(Protocol):
-    """One connection, as far as the others are concerned."""
-
-    account: Account
-    idle_since_s: float | None
-
-    @property
-    def unread_bytes(self) -> int:
-        """What was written and not sent yet."""
-        ...
-
-    def check(self, now_s: float) -> None:
-        """End the connection if its client is too slow."""
-
-    def close_when_done(self) -> None:
-        """Close after the answers under way."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-
 class Connections:
     """Checks all connections regularly; one check for all costs less than a timer for each request."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._open: set[Connection] = set()
-        self._unread: dict[Connection, None] = {}  # those whose clients are behind, the first one first
+        self._open: set[HttpProtocol] = set()
+        self.unread: dict[HttpProtocol, None] = {}  # those whose clients are behind, the first one first
         self._sweeping: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -67,7 +46,7 @@ class Connections:
             connection.check(loop.time())
         self._sweeping = loop.call_later(SWEEP_S, self.start)
 
-    def add(self, connection: Connection, limits: Limits) -> str:
+    def add(self, connection: "HttpProtocol", limits: Limits) -> str:
         """Count a new connection; return why it cannot be served, or nothing."""
         self._open.add(connection)
         account = connection.account
@@ -79,24 +58,20 @@ class Connections:
             return f"{limits.connections} connections are open"
         return ""
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: "HttpProtocol") -> None:
         """Forget a closed connection."""
         self._open.discard(connection)
-        self._unread.pop(connection, None)
+        self.unread.pop(connection, None)
 
-    def falls_behind(self, connection: Connection, limits: Limits) -> None:
+    def falls_behind(self, connection: "HttpProtocol", limits: Limits) -> None:
         """Note that a client does not read; the one behind for longest goes if all leave too much unread."""
-        self._unread[connection] = None
-        unread = sum(one.unread_bytes for one in self._unread)
+        self.unread[connection] = None
+        unread = sum(one.unread_bytes for one in self.unread)
         while unread > limits.unread_bytes:
-            slowest = next(iter(self._unread))
+            slowest = next(iter(self.unread))
             unread -= slowest.unread_bytes
-            del self._unread[slowest]
+            del self.unread[slowest]
             slowest.abort()
-
-    def catches_up(self, connection: Connection) -> None:
-        """Note that a client has read what it was sent."""
-        self._unread.pop(connection, None)
 
     async def stop(self, within_s: float) -> None:
         """Let each connection finish its answers; after the given time, close those that are left."""
@@ -144,7 +119,6 @@ class ConnectionLender(Protocol):
 
     def knows(self, request: HttpRequest) -> bool:
         """Whether it would understand this request."""
-        ...
 
     def returned(self, lent: "LentConnection", file: int) -> None:
         """Take a connection back."""
@@ -266,7 +240,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on: the client has caught up."""
         self._writable.set()
-        self._connections.catches_up(self)
+        self._connections.unread.pop(self, None)
 
     # -- called for all connections
 
@@ -282,7 +256,9 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self.abort()
         elif self._task is not None:
             if self._has_ended and not self._streaming and now_s > self._asked_s + ASK_S:
-                self._ask_client(now_s)
+                self._asked_s = now_s
+                if not self._is_old:  # what is sent to a client that has left breaks the connection
+                    self._transport.write(CONTINUE)
         elif self._failure is not None:
             if now_s > self._lingers_until_s:
                 self._transport.close()
@@ -296,12 +272,6 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 self._fail(UnreadableError(408, f"the body arrives too slowly; send at least {pace}"))
         elif self.idle_since_s is not None and now_s > self.idle_since_s + limits.idle_s:
             self._transport.close()  # silently: a client would take a response for that of its next request
-
-    def _ask_client(self, now_s: float) -> None:
-        """Find out whether a client has left: what is sent to one that has breaks the connection."""
-        self._asked_s = now_s
-        if not self._is_old:
-            self._transport.write(CONTINUE)
 
     def close_when_done(self) -> None:
         """Close once the waiting requests are answered. A stream never ends by itself, so it ends now."""
@@ -430,7 +400,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
                 try:
                     response = await self._handler(request)
                 finally:
-                    reader.release(request)
+                    reader.give_back(request.room)
                 if not await self._write_answer(request, response):
                     return
                 is_known = self._lent is not None and self._lent.lender.knows(request)
@@ -465,28 +435,25 @@ class HttpProtocol(asyncio.BufferedProtocol):
         lent.lender.returned(lent, file)
 
     async def _write_answer(self, request: HttpRequest, response: HttpResponse) -> bool:
-        """Write the answer to a request; return whether the connection stays open."""
+        """Write the answer to a request; return whether the connection stays open.
+
+        A stream is written as fast as the client reads it.
+        """
         if response.stream is not None:
-            await self._write_stream(response, response.stream, head_only=request.method == "HEAD")
+            self._streaming = True
+            self._write(response, keep_alive=False)
+            if request.method != "HEAD" and not self._closing:
+                async for part in response.stream:
+                    self._written_bytes += len(part)
+                    self._transport.write(part)
+                    await self._writable.wait()
+            self._transport.close()
             return False
         keep_alive = request.keep_alive and not self._closing
         self._write(response, keep_alive, head_only=request.method == "HEAD", is_old=request.is_old)
         if not keep_alive:
             self._transport.close()
         return keep_alive
-
-    async def _write_stream(
-        self, response: HttpResponse, stream: AsyncIterator[bytes], head_only: bool
-    ) -> None:
-        """Write a stream as fast as the client reads it, then close the connection."""
-        self._streaming = True
-        self._write(response, keep_alive=False)
-        if not head_only and not self._closing:
-            async for part in stream:
-                self._written_bytes += len(part)
-                self._transport.write(part)
-                await self._writable.wait()
-        self._transport.close()
 
     def _write(
         self, response: HttpResponse, keep_alive: bool, head_only: bool = False, is_old: bool = False

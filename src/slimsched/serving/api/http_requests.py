@@ -1,9 +1,8 @@
 """HTTP requests and responses, without a socket: bytes become requests, pages and refusals become bytes.
 
-Turns the bytes of a connection into HTTP requests, and refuses what is wrong or too large as it arrives.
-
-It opens no socket and reads no clock. llhttp parses; the reader keeps the parts, within the limits. A large
-body goes past the parser, straight into memory that servers share.
+`RequestReader` refuses what is wrong or too large as it arrives. It opens no socket and reads no clock.
+llhttp parses; the reader keeps the parts, within the limits. A large body goes past the parser, straight into
+memory that servers share.
 """
 
 import re
@@ -11,6 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from email.utils import formatdate
 from enum import Enum
+from functools import lru_cache
+from http.client import responses
 from time import time
 from urllib.parse import unquote_to_bytes
 
@@ -26,7 +27,7 @@ from slimsched.serving.api.limits import (
     UnsupportedCoding,
     retry_of,
 )
-from slimsched.serving.live.memory import ALIGN_BYTES, InputArena
+from slimsched.serving.live.memory import ALIGN_BYTES, LEAST_BYTES, InputArena
 
 # -- What the head of a request must be beyond its grammar: its target, its Host, how its body is framed.
 
@@ -58,11 +59,8 @@ def path_of(target: bytes, method: str) -> str:
         check_host(host.decode("latin-1"))
         target = slash + path or b"/"
     path = target.partition(b"?")[0]
-    return _decoded(path) if b"%" in path else path.decode("latin-1")
-
-
-def _decoded(path: bytes) -> str:
-    """Decode the escapes of a path; refuse those that are none, or hide what no path holds."""
+    if b"%" not in path:
+        return path.decode("latin-1")
     if _ESCAPE.search(path):
         raise UnreadableError(400, "the path has a % without two hexadecimal digits; write % itself as %25")
     try:
@@ -78,15 +76,6 @@ def check_host(host: str) -> None:
     """Refuse a Host that is not a name or an address with an optional port (RFC 9112, section 3.2)."""
     if _HOST.fullmatch(host) is None:
         raise UnreadableError(400, f"Host is '{host[:100]}'; send a name or an address, and a port if needed")
-
-
-def check_transfer_encoding(codings: str, *, is_old: bool) -> None:
-    """Refuse every coding but `chunked` alone (RFC 9112, section 6.1)."""
-    if is_old:
-        raise UnreadableError(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length")
-    if codings.lower() != "chunked":
-        why = f"Transfer-Encoding '{codings[:100]}' is not understood; send chunked, or Content-Length"
-        raise UnreadableError(501, why)
 
 
 END = b"\r\n\r\n"
@@ -221,19 +210,20 @@ class RequestReader:
 
     def drop(self) -> None:
         """Forget the request that arrives now."""
-        self._give_back(self._room)
+        self.give_back(self._room)
         self._reset()
         self.stage = Stage.NOTHING
 
-    def release(self, request: HttpRequest) -> None:
+    def give_back(self, room: memoryview | None) -> None:
         """Give back what a request took of the arena, once nobody needs its body."""
-        self._give_back(request.room)
+        if room is not None and self._arena is not None:
+            self._arena.give_back(room)
 
     def close(self) -> None:
         """Forget every request that nobody has asked for."""
         self.drop()
         while self.complete:
-            self.release(self.complete.popleft())
+            self.give_back(self.complete.popleft().room)
 
     # -- called by httptools
 
@@ -333,7 +323,11 @@ class RequestReader:
         elif not is_old:
             raise UnreadableError(400, "no header Host, which HTTP/1.1 requires; send one")
         if (coding := headers.get("transfer-encoding")) is not None:
-            check_transfer_encoding(coding, is_old=is_old)
+            if is_old:
+                raise UnreadableError(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length")
+            if coding.lower() != "chunked":  # RFC 9112, section 6.1
+                why = f"Transfer-Encoding '{coding[:100]}' is not understood; send chunked, or Content-Length"
+                raise UnreadableError(501, why)
         length = read_length(headers.get("content-length", "0"))
         if length is None or length > self._limits.body_bytes:
             raise UnreadableError(413, self._too_large())
@@ -394,6 +388,8 @@ class RequestReader:
             return
         json_bytes = read_length(self._headers.get("inference-header-content-length", "0")) or 0
         shift = -json_bytes % ALIGN_BYTES
+        if length + shift < LEAST_BYTES:
+            return
         self._room = self._arena.take(length + shift)
         if self._room is not None:
             self._body = self.rest = self._room[shift : shift + length]
@@ -402,10 +398,6 @@ class RequestReader:
         assert self.rest is not None
         self.rest[: len(data)] = data
         self.filled(len(data))
-
-    def _give_back(self, room: memoryview | None) -> None:
-        if room is not None and self._arena is not None:
-            self._arena.give_back(room)
 
     def _head_too_large(self) -> UnreadableError:
         most = f"{self._limits.headers} headers and {self._limits.head_bytes} bytes"
@@ -441,33 +433,8 @@ def _unknown_method() -> UnreadableError:
 
 # -- Responses over HTTP: pages as JSON, and refusals with their status.
 
-REASONS = {
-    200: "OK",
-    204: "No Content",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    417: "Expectation Failed",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-    504: "Gateway Timeout",
-    505: "HTTP Version Not Supported",
-}
 READ, POST, READ_OR_PUT = ("GET", "HEAD"), ("POST",), ("GET", "HEAD", "PUT")
 EVERY = ("GET", "HEAD", "POST", "PUT")
-
-_date = (0, "")
-"""The second that was written last, and its text."""
-
 
 NO_CONTENT = 204
 """The status of an answer without a body; it has no length either."""
@@ -483,13 +450,10 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
     stream: AsyncIterator[bytes] | None = None
 
 
-def date_field(now_s: float) -> str:
+@lru_cache(maxsize=1)
+def date_field(second: int) -> str:
     """Return the header Date for a time in seconds since 1970, as a line with its end."""
-    global _date
-    second = int(now_s)
-    if second != _date[0]:
-        _date = second, f"date: {formatdate(second, usegmt=True)}\r\n"
-    return _date[1]
+    return f"date: {formatdate(second, usegmt=True)}\r\n"
 
 
 def written(
@@ -500,7 +464,7 @@ def written(
     A client of HTTP/1.0 (`is_old`) must be told that the connection stays open, others that it does not.
     """
     status = response.status
-    head = f"HTTP/1.1 {status} {REASONS.get(status, 'Error')}\r\n{date_field(time())}"
+    head = f"HTTP/1.1 {status} {responses[status]}\r\n{date_field(int(time()))}"
     if status != NO_CONTENT:
         head += f"content-type: {response.content_type}\r\n"
         if response.stream is None:
@@ -541,8 +505,9 @@ def json_page(value: object) -> HttpResponse:
 def require_method(request: HttpRequest, *methods: str) -> None:
     """Refuse other methods than these."""
     if request.method not in methods:
-        why = f"{request.path} takes {' and '.join(methods)}, not {request.method}"
-        raise MethodNotAllowed(why, methods)
+        refusal = MethodNotAllowed(f"{request.path} takes {' and '.join(methods)}, not {request.method}")
+        refusal.allowed = methods
+        raise refusal
 
 
 def require_identity(request: HttpRequest) -> None:

@@ -1,9 +1,7 @@
-"""What clients may ask for, and how they are refused: limits, refusals, tokens and a ledger of what they
-hold.
+"""What clients may ask for, and how they are refused: refusals, what clients hold, tokens, limits.
 
-The limits at the door: how much one request, one client and all clients together may ask for.
-
-Each limit is a field with a range, so a new one is checked and can be set with `--limit` without more code.
+`Limits` says how much one request, one client and all clients together may ask for. Each limit is a field
+with a range, so a new one is checked and can be set with `--limit` without more code.
 """
 
 import hmac
@@ -16,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import ConfigError, SlimError, read_small_file
+from slimsched.core.config import ConfigError, SlimError, convert, read_small_file
 from slimsched.serving.gateway.messages import SERVED_QUEUE_S
 
 # -- Refusals: errors that tell the client what went wrong and what to do, with HTTP status and gRPC code.
@@ -28,108 +26,72 @@ LONGEST_MESSAGE = 1000
 class RefusalError(SlimError):
     """A request that the server does not carry out. Each class has its HTTP status and gRPC code."""
 
-    status: ClassVar[int] = 500
-    grpc_code: ClassVar[str] = "INTERNAL"
-    retry_after_s: float | None = None
+    status: ClassVar[int]
+    grpc_code: ClassVar[str]
 
-    def __init__(self, message: str) -> None:
+    def __init_subclass__(cls, *, status: int, grpc_code: str) -> None:
+        cls.status, cls.grpc_code = status, grpc_code
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…")
+        self.retry_after_s = retry_after_s
 
 
-class BadRequest(RefusalError):  # noqa: N818
+class BadRequest(RefusalError, status=400, grpc_code="INVALID_ARGUMENT"):  # noqa: N818
     """The request itself is wrong; sending it again will not help."""
 
-    status = 400
-    grpc_code = "INVALID_ARGUMENT"
 
-
-class NotOffered(RefusalError):  # noqa: N818
+class NotOffered(RefusalError, status=400, grpc_code="UNIMPLEMENTED"):  # noqa: N818
     """This server does not have what the request asks for, and will not get it."""
 
-    status = 400
-    grpc_code = "UNIMPLEMENTED"
 
-
-class Unauthenticated(RefusalError):  # noqa: N818
+class Unauthenticated(RefusalError, status=401, grpc_code="UNAUTHENTICATED"):  # noqa: N818
     """No token, or the wrong one."""
 
-    status = 401
-    grpc_code = "UNAUTHENTICATED"
 
-
-class Forbidden(RefusalError):  # noqa: N818
+class Forbidden(RefusalError, status=403, grpc_code="PERMISSION_DENIED"):  # noqa: N818
     """The operator does not allow it."""
 
-    status = 403
-    grpc_code = "PERMISSION_DENIED"
 
-
-class NotFound(RefusalError):  # noqa: N818
+class NotFound(RefusalError, status=404, grpc_code="NOT_FOUND"):  # noqa: N818
     """No such path, model or version."""
 
-    status = 404
-    grpc_code = "NOT_FOUND"
 
-
-class MethodNotAllowed(RefusalError):  # noqa: N818
+class MethodNotAllowed(RefusalError, status=405, grpc_code="UNIMPLEMENTED"):  # noqa: N818
     """The path exists, but not for this method."""
 
-    status = 405
-    grpc_code = "UNIMPLEMENTED"
-
-    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.allowed = allowed
+    allowed: tuple[str, ...] = ()
 
 
-class TooMany(RefusalError):  # noqa: N818
+class TooMany(RefusalError, status=429, grpc_code="RESOURCE_EXHAUSTED"):  # noqa: N818
     """Too much work is under way; try again a little later."""
 
-    status = 429
-    grpc_code = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, message: str, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class TooLarge(RefusalError):  # noqa: N818
+class TooLarge(RefusalError, status=413, grpc_code="RESOURCE_EXHAUSTED"):  # noqa: N818
     """A message above the limit; send fewer examples per request."""
 
-    status = 413
-    grpc_code = "RESOURCE_EXHAUSTED"
 
-
-class UnsupportedCoding(RefusalError):  # noqa: N818
+class UnsupportedCoding(RefusalError, status=415, grpc_code="INVALID_ARGUMENT"):  # noqa: N818
     """The body is compressed in a way that is not read here."""
 
-    status = 415
-    grpc_code = "INVALID_ARGUMENT"
 
-
-class Unavailable(RefusalError):  # noqa: N818
+class Unavailable(RefusalError, status=503, grpc_code="UNAVAILABLE"):  # noqa: N818
     """The server is not ready, or is shutting down; try again, perhaps at another server."""
 
-    status = 503
-    grpc_code = "UNAVAILABLE"
-
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    def __init__(self, message: str, retry_after_s: float | None = 1.0) -> None:
+        super().__init__(message, retry_after_s)
 
 
-class TooLate(RefusalError):  # noqa: N818
+class TooLate(RefusalError, status=504, grpc_code="DEADLINE_EXCEEDED"):  # noqa: N818
     """The deadline passed or can no longer be met."""
 
-    status = 504
-    grpc_code = "DEADLINE_EXCEEDED"
 
-
-class ExecutionFailed(RefusalError):  # noqa: N818
+class ExecutionFailed(RefusalError, status=422, grpc_code="FAILED_PRECONDITION"):  # noqa: N818
     """The model could not run on this input."""
 
-    status = 422
-    grpc_code = "FAILED_PRECONDITION"
+
+REFUSALS = {refusal.__name__: refusal for refusal in RefusalError.__subclasses__()}
+"""What processes of this server tell one another, by the names of the classes."""
 
 
 def retry_of(refusal: RefusalError) -> tuple[tuple[str, str], ...]:
@@ -222,13 +184,9 @@ class Token:
     def __init__(self, text: str) -> None:
         self._wanted = f"Bearer {checked(text)}".encode() if text else b""
 
-    def is_in(self, authorization: str) -> bool:
-        """Whether a header or metadata `authorization` holds the token."""
-        return not self._wanted or hmac.compare_digest(authorization.encode(), self._wanted)
-
     def check(self, authorization: str, place: str = "header Authorization") -> None:
         """Refuse a request that does not hold the token in this place."""
-        if self._wanted and not self.is_in(authorization):
+        if self._wanted and not hmac.compare_digest(authorization.encode(), self._wanted):
             raise Unauthenticated(f"a token is required; send the {place}: Bearer TOKEN")
 
 
@@ -237,8 +195,7 @@ def checked(text: str) -> str:
     if len(text) > LONGEST_TOKEN or not all("!" <= character <= "~" for character in text):
         raise ConfigError(
             f"the token must be at most {LONGEST_TOKEN} visible ASCII characters, without spaces: "
-            "others cannot be "
-            "sent in headers; make one with: openssl rand -hex 32"
+            "others cannot be sent in headers; make one with: openssl rand -hex 32"
         )
     return text
 
@@ -312,6 +269,11 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"proxies: {error}; give addresses such as 10.0.0.7,10.0.0.8") from None
 
     @property
+    def most(self) -> tuple[int, int]:
+        """The most examples of a request, and the most bytes of an answer."""
+        return self.examples_per_request, self.answer_bytes
+
+    @property
     def sending_s(self) -> float:
         """How long a gRPC client may take to read an answer."""
         return self.grace_s + self.answer_bytes / self.pace_bytes_per_s / 16
@@ -326,10 +288,7 @@ def read_limits(settings: Sequence[str]) -> Limits:
             known = ", ".join(Limits.__struct_fields__)
             raise ConfigError(f"--limit '{setting}' is not understood; write NAME=VALUE with one of {known}")
         given[name] = value
-    try:
-        return msgspec.convert(given, Limits, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"--limit {', '.join(settings)}: {error}") from None
+    return convert(given, Limits, "--limit", strict=False)
 
 
 def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int, memory_bytes: int) -> Limits:
@@ -341,19 +300,15 @@ def fitted(limits: Limits, row_bytes: int, answer_row_bytes: int, memory_bytes: 
     body_bytes = limits.body_bytes or max(4 * 2**20, full + 2**16)
     answer_bytes = limits.answer_bytes or max(16 * 2**20, answer + 2**16)
     largest = max(body_bytes, limits.examples_per_request * EXAMPLE_BYTES)
+    wanted = max(FULL_REQUESTS * full, memory_bytes // 256)  # many full requests, or more of a large memory
+    held_bytes = max(96 * 2**20, min(wanted, memory_bytes // 16), 4 * largest)
     return replace(
         limits,
         body_bytes=body_bytes,
         answer_bytes=answer_bytes,
-        held_bytes=limits.held_bytes or max(_held_bytes(full, memory_bytes), 4 * largest),
+        held_bytes=limits.held_bytes or held_bytes,
         unread_bytes=limits.unread_bytes or max(32 * 2**20, 2 * answer_bytes),
     )
-
-
-def _held_bytes(full: int, memory_bytes: int) -> int:
-    """Return how much requests may take: what many full ones need, or more of a large memory."""
-    wanted = max(FULL_REQUESTS * full, memory_bytes // 256)
-    return max(96 * 2**20, min(wanted, memory_bytes // 16))
 
 
 def shared(limits: Limits, fronts: int) -> Limits:
@@ -368,3 +323,21 @@ def shared(limits: Limits, fronts: int) -> Limits:
         held_bytes=max(limits.held_bytes // fronts, 4 * limits.body_bytes),
         unread_bytes=max(limits.unread_bytes // fronts, 2 * limits.answer_bytes),
     )
+
+
+# -- Encryption.
+
+CIPHERS = ":".join(
+    [
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "ECDHE-RSA-AES128-GCM-SHA256",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "ECDHE-RSA-AES256-GCM-SHA384",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "ECDHE-RSA-CHACHA20-POLY1305",
+    ]
+)
+"""Suites of TLS 1.2: those of Mozilla's "intermediate" grade, with forward secrecy and without CBC.
+
+The client chooses among them: without AES in hardware, ChaCha20 is faster. TLS 1.3 has good ones only.
+"""

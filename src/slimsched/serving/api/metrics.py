@@ -1,20 +1,16 @@
 """What operators see of a running server: metrics for Prometheus, structured logs, and OpenTelemetry traces.
 
-Live metrics: counts the entries of the event log as they happen and writes them as a Prometheus page.
+`Metrics` counts the entries of the event log as they happen, and writes its page when somebody asks.
 """
 
 import logging
 import platform
-import sys
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from math import nan
-from threading import Thread
-from time import monotonic, time_ns
-from typing import Any, Protocol
+from time import time_ns
+from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -23,9 +19,7 @@ from slimsched.core.config import SlimError
 from slimsched.serving.api.http_requests import HttpResponse
 from slimsched.serving.api.service import CONTENT_TYPE, SECONDS, Histogram, Labels, Tally, family, histogram
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster, ServerSnapshot
-from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, Request, alike, count_examples, each_example, ids_of
-from slimsched.serving.gateway.bounds import fluid_optimum
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal, format_goals
 from slimsched.serving.gateway.messages import (
@@ -39,40 +33,14 @@ from slimsched.serving.gateway.messages import (
     ServerUp,
     TelemetryReceived,
 )
+from slimsched.serving.live.engine import RunLog
 from slimsched.serving.live.wire import NextRound
 from slimsched.serving.routers.goal import GoalRouter
 from slimsched.serving.routers.guard import GuardedRouter, goal_of, limits_of
 from slimsched.serving.routers.registry import split_goal
+from slimsched.serving.telemetry.live_view import Frame
 
-# -- Structured logs: one JSON object per line, and an observer that logs what happens to the cluster.
-
-FORMATS = ("text", "json")
-_OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
-
-
-class JsonLines(logging.Formatter):
-    """Writes time, level, logger, message, and the fields given as `extra`."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one record as a line of JSON."""
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {name: value for name, value in record.__dict__.items() if name not in _OWN}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line, enc_hook=str).decode()
-
-
-def set_up(form: str, level: str) -> None:
-    """Send logs to standard error, as text or as JSON lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(name)s %(message)s")
-    handler.setFormatter(JsonLines() if form == "json" else plain)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+# -- What happens to the cluster, as lines of the log.
 
 
 class ClusterLog:
@@ -123,7 +91,9 @@ class SegmentSpans:
         """Look at one entry of the event log."""
         if machine != GATEWAY_NAME:
             return
-        now_ns = self._epoch_ns(now_s)
+        if self._zero_ns is None:
+            self._zero_ns = time_ns() - int(1e9 * now_s)
+        now_ns = self._zero_ns + int(1e9 * now_s)
         if isinstance(event, RequestsArrived):
             for number in ids_of(event.requests):
                 self._begin(number, now_ns)
@@ -187,26 +157,9 @@ class SegmentSpans:
             )
             under_way.span.end(now_ns)
 
-    def _epoch_ns(self, now_s: float) -> int:
-        if self._zero_ns is None:
-            self._zero_ns = time_ns() - int(1e9 * now_s)
-        return self._zero_ns + int(1e9 * now_s)
 
-
-class Traces:
-    """The spans, and the provider that exports them."""
-
-    def __init__(self, provider: Any, cluster: Callable[[], Cluster]) -> None:
-        self._provider = provider
-        self.spans = SegmentSpans(provider.get_tracer("slimsched", __version__), cluster)
-
-    def close(self) -> None:
-        """Send the remaining spans."""
-        self._provider.shutdown()
-
-
-def otlp_traces(cluster: Callable[[], Cluster]) -> Traces:
-    """Return traces that are sent by OTLP over HTTP.
+def otlp_traces(cluster: Callable[[], Cluster]) -> SegmentSpans:
+    """Return spans that are sent by OTLP over HTTP; those that remain at the exit are sent then.
 
     The usual environment variables say where to send them and how many to sample, for example
     OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_SAMPLER.
@@ -223,26 +176,12 @@ def otlp_traces(cluster: Callable[[], Cluster]) -> Traces:
     resource = Resource.create({"service.name": "slim-scheduler", "service.version": __version__})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Traces(provider, cluster)
+    return SegmentSpans(provider.get_tracer("slimsched", __version__), cluster)
 
 
-WINDOW_S = 10.0
-"""The gauges of accuracy, rates and distance from the bound cover this many seconds."""
-
-BOUND_EVERY_S = 5.0
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 MAX_REASONS = 32
 """Further reasons count as 'other', to keep the number of labels small."""
-
-
-class _Count(Struct, frozen=True):
-    """Totals up to a point in time."""
-
-    at_s: float
-    arrived: int
-    in_time: int
-    answered: int
-    expected_correct: float  # expected number of correct answers
 
 
 class Metrics:
@@ -252,12 +191,18 @@ class Metrics:
         self,
         gateway: Gateway,
         tally: Tally,
-        power_source: Callable[[int], str],
-        waits_for_core: Callable[[int], bool],
         router: str,
+        *,
+        frame: Callable[[], Frame],
+        waiting: Callable[[], Collection[int]] = tuple,
+        log: RunLog | None = None,
     ) -> None:
-        self._gateway, self._tally, self._power_source = gateway, tally, power_source
-        self._waits_for_core = waits_for_core
+        """`frame` returns the dashboard's newest figures; `waiting` says which servers get no core.
+
+        `log` is the event log that the server writes, if any.
+        """
+        self._gateway, self._tally, self._frame = gateway, tally, frame
+        self._waiting, self._log = waiting, log
         self._router, self._names = router, gateway.cluster.names
         self._arrived = self._answered = self._in_time = 0
         self._expected_correct = 0.0
@@ -271,12 +216,8 @@ class Metrics:
         self._drawn_j: defaultdict[str, float] = defaultdict(float)
         self._sampled_s: dict[str, float] = {}
         self._snapshots: dict[str, ServerSnapshot] = {}
-        self._past: deque[_Count] = deque([_Count(0.0, 0, 0, 0, 0.0)])
-        self._bound = FluidGauge(lambda: gateway.cluster)
         self._page: HttpResponse | None = None
         self._round = NextRound(self._forget_page)
-        self.log: LogState | None = None
-        """The event log that the server writes, if any."""
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Count one entry of the event log."""
@@ -287,12 +228,16 @@ class Metrics:
         elif isinstance(event, SegmentFinished):
             self._ran(event)
         elif isinstance(event, TelemetryReceived):
-            self._sampled(event, now_s)
+            server = self._names[event.server]  # energy is what it draws, over time
+            passed_s = now_s - self._sampled_s.get(server, now_s)
+            self._drawn_j[server] += event.snapshot.power_w * passed_s
+            self._sampled_s[server], self._snapshots[server] = now_s, event.snapshot
         elif isinstance(event, GoalChanged):
             self._goal_changes += 1
         for command in commands:
             if isinstance(command, SendBlock):
-                self._routes[_limited(self._routes, command.reason)] += 1
+                is_counted = command.reason in self._routes or len(self._routes) < MAX_REASONS
+                self._routes[command.reason if is_counted else "other"] += 1
             elif isinstance(command, Answer):
                 self._answer(command, now_s)
             elif isinstance(command, Drop):
@@ -301,8 +246,11 @@ class Metrics:
     def page(self) -> HttpResponse:
         """Return the metrics in the Prometheus text format; all who ask in one round get the same page."""
         if self._page is None:
+            size, full = (0, False) if self._log is None else (self._log.size_bytes, self._log.is_full)
             lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers()]
-            body = ("\n".join([*lines, *self._logged()]) + "\n").encode()
+            lines += family("slim_event_log_bytes", "Size of the gateway's event log.", size)
+            lines += family("slim_event_log_full", "1 once the event log has stopped.", full)
+            body = ("\n".join(lines) + "\n").encode()
             self._page = HttpResponse(status=200, body=body, content_type=CONTENT_TYPE)
             self._round.expect()
         return self._page
@@ -312,23 +260,13 @@ class Metrics:
 
     def _ran(self, event: SegmentFinished) -> None:
         """Count a batch that a server has run."""
-        server, examples, model = self._names[event.server], event.examples, self._model(event)
+        server, model = self._names[event.server], self._gateway.cluster.models[event.blocks[0].key.model]
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
         self._batch.observe(event.size)
         for leg in event.key.legs:
             choice = model.spec.segments[leg.segment][leg.choice]
-            self._segments[server, model.name, leg.segment, choice] += examples
-
-    def _model(self, event: SegmentFinished) -> ServedModel:
-        return self._gateway.cluster.models[event.blocks[0].key.model]
-
-    def _sampled(self, event: TelemetryReceived, now_s: float) -> None:
-        """Add up the energy that a server draws."""
-        server = self._names[event.server]
-        self._drawn_j[server] += event.snapshot.power_w * (now_s - self._sampled_s.get(server, now_s))
-        self._sampled_s[server], self._snapshots[server] = now_s, event.snapshot
-        self._remember(now_s)
+            self._segments[server, model.name, leg.segment, choice] += event.examples
 
     def _answer(self, command: Answer, now_s: float) -> None:
         models = self._gateway.cluster.models
@@ -339,14 +277,6 @@ class Metrics:
                 request.path, request.trail
             )
         self._answered += count_examples(command.requests)
-
-    def _remember(self, now_s: float) -> None:
-        """Keep the totals of the last seconds, at most one entry per second."""
-        past = self._past
-        if now_s - past[-1].at_s >= 1.0:
-            past.append(_Count(now_s, self._arrived, self._in_time, self._answered, self._expected_correct))
-            while len(past) > 2 and now_s - past[1].at_s >= WINDOW_S:
-                past.popleft()
 
     def _examples(self) -> list[str]:
         gateway, version = self._gateway, platform.python_version()
@@ -364,48 +294,29 @@ class Metrics:
         trusted = watched.trust if isinstance(watched, GoalRouter) else {}
         build = {"version": __version__, "python": version, "router": split_goal(self._router)[0]}
         return [
-            *family("slim_build_info", "gauge", "Always 1; what runs is in the labels.", [(build, 1.0)]),
+            *family("slim_build_info", "Always 1; what runs is in the labels.", [(build, 1.0)]),
             *self._goals(),
             *family(
                 "slim_confidence_trusted",
-                "gauge",
                 "1 while a model's confidence is relied on, 0 after checks have shown that it lies.",
                 [({"model": name}, float(trust.holds)) for name, trust in sorted(trusted.items())],
             ),
-            *family("slim_images_arrived_total", "counter", "Examples accepted.", [({}, self._arrived)]),
-            *family("slim_images_total", "counter", "Examples that ended, by outcome and reason.", ends),
-            *family(
-                "slim_images_in_time_total",
-                "counter",
-                "Examples answered by their deadline.",
-                [({}, self._in_time)],
-            ),
+            *family("slim_images_arrived_total", "Examples accepted.", self._arrived),
+            *family("slim_images_total", "Examples that ended, by outcome and reason.", ends),
+            *family("slim_images_in_time_total", "Examples answered by their deadline.", self._in_time),
             *family(
                 "slim_images_correct_expected_total",
-                "counter",
                 "Expected correct answers: accuracy of the plans served, summed over answered examples.",
-                [({}, self._expected_correct)],
+                self._expected_correct,
             ),
-            *histogram("slim_image_latency_seconds", "Examples, arrival to answer.", [({}, self._latency_s)]),
-            *histogram("slim_batch_images", "Examples per batch.", [({}, self._batch)]),
-            *histogram("slim_batch_seconds", "Device time per batch.", [({}, self._batch_s)]),
-            *family(
-                "slim_segment_images_total",
-                "counter",
-                "Examples by server, model, segment and choice.",
-                served,
-            ),
-            *family("slim_routes_total", "counter", "Blocks sent, by the router's reason.", routes),
-            *family(
-                "slim_guard_decisions_total",
-                "counter",
-                "Decisions of a guarded router, by who decided.",
-                guard,
-            ),
-            *family("slim_images_in_system", "gauge", "Examples under way.", [({}, gateway.in_system)]),
-            *family(
-                "slim_gateway_queue_images", "gauge", "Examples not yet routed.", [({}, gateway.seen.fifo)]
-            ),
+            *histogram("slim_image_latency_seconds", "Examples, arrival to answer.", self._latency_s),
+            *histogram("slim_batch_images", "Examples per batch.", self._batch),
+            *histogram("slim_batch_seconds", "Device time per batch.", self._batch_s),
+            *family("slim_segment_images_total", "Examples by server, model, segment and choice.", served),
+            *family("slim_routes_total", "Blocks sent, by the router's reason.", routes),
+            *family("slim_guard_decisions_total", "Decisions of a guarded router, by who decided.", guard),
+            *family("slim_images_in_system", "Examples under way.", gateway.in_system),
+            *family("slim_gateway_queue_images", "Examples not yet routed.", gateway.seen.fifo),
         ]
 
     def _goals(self) -> list[str]:
@@ -418,50 +329,36 @@ class Metrics:
         limits = limits_of(self._gateway.router, [model.name for model in models])
         kept = [({"limit": limit}, float(is_kept)) for limit, is_kept in limits]
         return [
-            *family("slim_goal_limit_kept", "gauge", "1 while a limit of the goal is kept, else 0.", kept),
-            *family("slim_goal_info", "gauge", "Always 1; each model's goal is in the labels.", goals),
-            *family(
-                "slim_goal_changes_total",
-                "counter",
-                "Times that the goal was changed.",
-                [({}, float(self._goal_changes))],
-            ),
+            *family("slim_goal_limit_kept", "1 while a limit of the goal is kept, else 0.", kept),
+            *family("slim_goal_info", "Always 1; each model's goal is in the labels.", goals),
+            *family("slim_goal_changes_total", "Times that the goal was changed.", float(self._goal_changes)),
         ]
 
     def _window(self) -> list[str]:
-        """Return the gauges over the last seconds."""
-        first, last = self._past[0], self._past[-1]
-        seconds = last.at_s - first.at_s
-        arrived, answered = last.arrived - first.arrived, last.answered - first.answered
-        expected_correct = last.expected_correct - first.expected_correct
-        rate = arrived / seconds if seconds else 0.0
-        bound = self._bound.accuracy(rate)
-        over = f"over the last {WINDOW_S:g} s"
-        gauges = {
-            "slim_arrival_rate_per_second": (f"Examples per second {over}.", rate),
-            "slim_goodput_per_second": (
+        """Return the gauges over the last seconds, as the dashboard has them."""
+        frame = self._frame()
+        accuracy, bound, share = (
+            nan if figure is None else figure
+            for figure in (frame.accuracy, frame.bound_accuracy, frame.bound_share)
+        )
+        over = "over the last 10 s"
+        about_share = f"Expected correct answers over arrivals, as a share of the fluid bound, {over}."
+        return [
+            *family("slim_arrival_rate_per_second", f"Examples per second {over}.", frame.arrival_per_s),
+            *family(
+                "slim_goodput_per_second",
                 f"Examples answered in time per second {over}.",
-                (last.in_time - first.in_time) / seconds if seconds else 0.0,
+                frame.goodput_per_s,
             ),
-            "slim_predicted_accuracy": (
-                f"Mean accuracy of the plans served {over}.",
-                expected_correct / answered if answered else nan,
-            ),
-            "slim_bound_accuracy": ("The fluid bound at the arrival rate, all servers up.", bound),
-            "slim_bound_share": (
-                f"Expected correct answers over arrivals, as a share of the fluid bound, {over}.",
-                expected_correct / arrived / bound if arrived else nan,
-            ),
-        }
-        lines = []
-        for name, (about, value) in gauges.items():
-            lines += family(name, "gauge", about, [({}, value)])
-        return lines
+            *family("slim_predicted_accuracy", f"Mean accuracy of the plans served {over}.", accuracy),
+            *family("slim_bound_accuracy", "The fluid bound at the arrival rate, all servers up.", bound),
+            *family("slim_bound_share", about_share, share),
+        ]
 
     def _servers(self) -> list[str]:
         seen, names = self._gateway.seen, self._gateway.cluster.names
         given_up = np.array([index in self._gateway.given_up for index in range(len(names))])
-        waits = np.array([self._waits_for_core(index) for index in range(len(names))])
+        waits = np.isin(np.arange(len(names)), list(self._waiting()))
         columns = {
             "slim_server_waits_for_core": ("1 while the server is silent and gets no core.", waits),
             "slim_server_given_up": ("1 if the server cannot be started.", given_up),
@@ -478,18 +375,19 @@ class Metrics:
         lines = []
         for name, (about, values) in columns.items():
             rows = [({"server": server}, float(values[i])) for i, server in enumerate(names)]
-            lines += family(name, "gauge", about, rows)
+            lines += family(name, about, rows)
         lines += self._sensors()
         energies = {
             "slim_energy_active_joules_total": ("Energy of batches above idle.", self._active_j),
             "slim_energy_joules_total": ("Energy drawn, idle included.", self._drawn_j),
         }
+        sources = {server: snapshot.power_source for server, snapshot in self._snapshots.items()}
         for name, (about, joules) in energies.items():
             rows = [
-                ({"server": server, "source": self._power_source(i)}, float(joules[server]))
-                for i, server in enumerate(names)
+                ({"server": server, "source": sources.get(server, "")}, float(joules[server]))
+                for server in names
             ]
-            lines += family(name, "counter", about, rows)
+            lines += family(name, about, rows)
         return lines
 
     def _sensors(self) -> list[str]:
@@ -503,57 +401,6 @@ class Metrics:
                 for cause in ("memory", "utilization")
             ]
         return [
-            *family("slim_server_sensor_info", "gauge", "1; the sources of utilization and memory.", named),
-            *family(
-                "slim_server_refused_loads_total", "counter", "Times an instance was not loaded.", refused
-            ),
+            *family("slim_server_sensor_info", "1; the sources of utilization and memory.", named),
+            *family("slim_server_refused_loads_total", "Times an instance was not loaded.", refused),
         ]
-
-    def _logged(self) -> list[str]:
-        """Say how large the event log is, and whether it stopped; 0 where none is written."""
-        log = self.log
-        size, full = (0.0, 0.0) if log is None else (float(log.size_bytes), float(log.is_full))
-        return [
-            *family("slim_event_log_bytes", "gauge", "Size of the gateway's event log.", [({}, size)]),
-            *family("slim_event_log_full", "gauge", "1 once the event log has stopped.", [({}, full)]),
-        ]
-
-
-class LogState(Protocol):
-    """The size of an event log, and whether it stopped."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes written so far."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it stopped before the run did."""
-        ...
-
-
-class FluidGauge:
-    """The fluid bound at the current rate, solved in a thread at most once every few seconds."""
-
-    def __init__(self, cluster: Callable[[], Cluster]) -> None:
-        self._cluster = cluster
-        self._accuracy, self._rate, self._at_s = nan, -1.0, -BOUND_EVERY_S
-        self._thread: Thread | None = None
-
-    def accuracy(self, rate_per_s: float) -> float:
-        """Return the latest value and start to solve the next; NaN until the first is solved."""
-        idle = self._thread is None or not self._thread.is_alive()
-        if idle and monotonic() - self._at_s >= BOUND_EVERY_S and rate_per_s > 0 and rate_per_s != self._rate:
-            self._at_s, self._rate = monotonic(), rate_per_s
-            self._thread = Thread(target=self._solve, args=(rate_per_s,))  # a daemon would abort at exit
-            self._thread.start()
-        return self._accuracy
-
-    def _solve(self, rate_per_s: float) -> None:
-        if (cluster := self._cluster()).active:
-            self._accuracy = fluid_optimum(cluster, rate_per_s).accuracy
-
-
-def _limited(known: Counter[str], reason: str) -> str:
-    return reason if reason in known or len(known) < MAX_REASONS else "other"

@@ -1,24 +1,30 @@
-"""What the gateway answers besides inference, over HTTP and gRPC: health, models, goal, repository,
-OpenAPI.
-"""
+"""What the gateway answers besides inference: health, models, goal, repository, shared memory, OpenAPI."""
 
 import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from slimsched import __version__
 from slimsched.core.config import ConfigError, SlimError, read_small_file
 from slimsched.models.spec import TensorSpec
-from slimsched.serving.api.calls import ModelFace, accepted_types
+from slimsched.serving.api.calls import ModelApi, accepted_types
 from slimsched.serving.api.grpc_codec import parse, pb, value_of
-from slimsched.serving.api.http_requests import HttpRequest, HttpResponse, json_page, require_method
+from slimsched.serving.api.http_requests import (
+    POST,
+    READ,
+    READ_OR_PUT,
+    HttpRequest,
+    HttpResponse,
+    json_page,
+    require_method,
+)
 from slimsched.serving.api.limits import (
     BadRequest,
     Forbidden,
@@ -32,17 +38,22 @@ from slimsched.serving.api.service import InferenceService
 from slimsched.serving.api.shared_memory import Registration, SharedMemoryControl, read_registration
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import record_of
-from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
-from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.processes import Engine, ModelChanger
 from slimsched.serving.live.wire import HostModel
 from slimsched.serving.routers.guard import goal_of, yielding_of
-from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository, StoredModel, UnknownModelError
+
+if TYPE_CHECKING:
+    from slimsched.serving.gateway.gateway import Gateway
+    from slimsched.serving.live.cluster import LiveCluster
+    from slimsched.serving.live.engine import LocalEngine
+    from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository, StoredModel
 
 # -- The goal of a running cluster: show it, change it without a restart, and keep it across restarts.
 
-Text = Annotated[str, Meta(max_length=1000)]
+GoalText = Annotated[str, Meta(max_length=1000, examples=["accuracy>=75, p99<=60ms, min energy"])]
+ModelName = Annotated[
+    str, Meta(max_length=1000, description="the model whose goal it is; left out: all without their own")
+]
 
 
 class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,8 +62,8 @@ class GoalRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     With a model, null as the goal means that the model has no goal of its own any more.
     """
 
-    goal: Text | None
-    model: Text | None = None
+    goal: GoalText | None
+    model: ModelName | None = None
 
 
 LARGEST_BYTES = 2**20
@@ -119,7 +130,7 @@ class GoalControl:
     """
 
     def __init__(
-        self, gateway: Gateway, set_goal: Callable[[Goal], None], state: GoalState | None = None
+        self, gateway: "Gateway", set_goal: Callable[[Goal], None], state: GoalState | None = None
     ) -> None:
         self._gateway, self._set, self._state = gateway, set_goal, state
 
@@ -127,7 +138,9 @@ class GoalControl:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
         kept = None if self._state is None else self._state.read()
         if kept is not None and self.goal is not None:
-            self._check_reach(kept)
+            for model in self._gateway.cluster.active:
+                reachable_goal(format_goal(kept.of(model.name)), [model])
+            check_affordable(kept, self._gateway.cluster)
             self._set(kept)
             return format_goal(kept)
         return None
@@ -179,11 +192,6 @@ class GoalControl:
             own[asked.model] = reachable_goal(asked.goal, named)
         return replace(goal, by_model=own)
 
-    def _check_reach(self, goal: Goal) -> None:
-        for model in self._gateway.cluster.active:
-            reachable_goal(format_goal(goal.of(model.name)), [model])
-        check_affordable(goal, self._gateway.cluster)
-
 
 def _shown(goal: Goal) -> dict[str, object]:
     return {
@@ -209,17 +217,18 @@ log = logging.getLogger("slim.models")
 class RepositoryControl:
     """Carries out what clients ask of the repository, one change at a time."""
 
+    EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
+    """What a server with a repository offers besides, as the Open Inference Protocol names it."""
+
     def __init__(
         self,
-        repository: ModelRepository,
+        repository: "ModelRepository",
         service: InferenceService,
-        cluster: LiveCluster,
-        gateway: Gateway,
-        catalogue: Catalogue,
-        engine: Engine,
+        cluster: "LiveCluster",
+        gateway: "Gateway",
+        catalogue: "Catalogue",
+        engine: "LocalEngine",
     ) -> None:
-        if not isinstance(engine, ModelChanger):
-            raise SlimError("--model-repository works with --engine local only; leave one of them out")
         self._repository, self._service, self._cluster = repository, service, cluster
         self._gateway, self._catalogue, self._engine = gateway, catalogue, engine
         self._one_at_a_time = asyncio.Lock()
@@ -231,7 +240,7 @@ class RepositoryControl:
 
     def index(self, *, ready: bool = False) -> list[dict[str, str]]:
         """List the models of the repository, and those served that are not in it, with their states."""
-        serving = {(face.name, face.version) for face in self._service.faces}
+        serving = {(api.name, api.version) for api in self._service.apis.values()}
         rows = [_row(name, version, "READY") for name, version in sorted(serving)]
         if not ready:
             rows += [
@@ -265,12 +274,12 @@ class RepositoryControl:
             await asyncio.to_thread(
                 self._catalogue.prepare, self._gateway.cluster, change, self._gateway.goal
             )
-            self._cluster.retire_models(numbers)
+            self._cluster.change_models(change)
             self._unloaded.add(name)
             self._changed(numbers)
             log.info("model '%s' is unloaded", name)
 
-    async def _load(self, stored: StoredModel) -> None:
+    async def _load(self, stored: "StoredModel") -> None:
         if stored.problem:
             raise SlimError(stored.problem)
         replaced = self._served(stored.name)
@@ -283,7 +292,8 @@ class RepositoryControl:
             after = await asyncio.to_thread(self._catalogue.prepare, gateway.cluster, change, gateway.goal)
             model = after.models[entry.number]
             messages = [HostModel(entry=entry, profile=record_of(one, model)) for one in after.profiles]
-            await self._cluster.add_model(entry, messages, replacing=replaced)
+            await self._cluster.add_model(entry.number, messages)
+            self._cluster.change_models(change)
         except BaseException:
             self._catalogue.forget(entry.number)
             raise
@@ -312,22 +322,27 @@ class RepositoryControl:
     def _served(self, name: str) -> list[int]:
         return [model.number for model in self._gateway.cluster.active if model.name == name]
 
-    def _find(self, name: str, version: str) -> StoredModel:
+    def _find(self, name: str, version: str) -> "StoredModel":
+        from slimsched.serving.scenario.catalogue import UnknownModelError
+
         try:
             return self._repository.find(name, version)
         except UnknownModelError as error:
             raise NotFound(str(error)) from None
 
-    def _reason(self, model: StoredModel) -> str:
+    def _reason(self, model: "StoredModel") -> str:
         trouble = model.problem or self._trouble.get((model.name, model.version), "")
         return trouble or ("unloaded" if model.name in self._unloaded else "not loaded")
 
 
-def switched_off() -> Forbidden:
-    """What a server without a repository answers."""
-    return Forbidden(
-        "this server does not load models on request; start it with --model-repository FOLDER to allow that"
-    )
+def opened(repository: RepositoryControl | None) -> RepositoryControl:
+    """Return the repository; refuse where the operator has given none."""
+    if repository is None:
+        raise Forbidden(
+            "this server does not load models on request; "
+            "start it with --model-repository FOLDER to allow that"
+        )
+    return repository
 
 
 def _row(name: str, version: str, state: str, reason: str = "") -> dict[str, str]:
@@ -343,11 +358,7 @@ class RepositoryRequest(Struct, frozen=True, kw_only=True):
     """The body of a request to the repository; Triton's clients send it, others may leave it out."""
 
     ready: bool = False
-    parameters: dict[str, Value] = field(default_factory=dict)
-
-    def version(self) -> str:
-        """The version to load; empty: the newest."""
-        return version_of(self.parameters)
+    parameters: dict[str, Value] = {}
 
 
 def version_of(parameters: dict[str, Value]) -> str:
@@ -363,6 +374,7 @@ def version_of(parameters: dict[str, Value]) -> str:
 
 # -- The HTTP API as an OpenAPI 3.1 document.
 
+SCHEMAS = "#/components/schemas/"
 _WHY = {
     "400": "The request is wrong; the message says where.",
     "401": "A token is required.",
@@ -377,25 +389,40 @@ _WHY = {
 }
 
 
+ANY_OBJECT = {"type": "object"}
+TEXT = {"type": "string"}
+
+
 def document(service: InferenceService) -> dict[str, Any]:
     """Return the OpenAPI document of the models that are served."""
-    limits = service.limits
+    _, schemas = msgspec.json.schema_components(
+        [GoalRequest, Registration], ref_template=f"{SCHEMAS}{{name}}"
+    )
+    told = {"name": TEXT, "datatype": TEXT, "shape": _list({"type": "integer"}), "data": {"type": "array"}}
+    tensor = _object(told, "name", "datatype", "shape")
+    schemas |= {"Error": _object({"error": TEXT}, "error"), "Tensor": tensor}
+    change_goal = _operation(
+        "Change the goal",
+        {"type": "object", "required": ["goal"]},
+        *("400", "401", "404", "413"),
+        body=_ref("GoalRequest"),
+    )
     paths: dict[str, Any] = {
         "/v2": {"get": _get("Name and version of the server, and its models")},
         "/v2/health/live": {"get": _get("Whether the process is alive", "405")},
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
-        "/v2/goal": {"get": _get("The current goal"), "put": _put_goal()},
+        "/v2/goal": {"get": _get("The current goal"), "put": change_goal},
+        "/v2/machine": {"get": _get("What was found here and chosen for it")},
         **(_repository() if "model_repository" in service.extensions else {}),
         **(_shared_memory() if "system_shared_memory" in service.extensions else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
     }
-    for face in service.faces:
-        model = f"/v2/models/{face.name}"
-        for path in (model, f"{model}/versions/{face.version}"):
+    for api in service.apis.values():
+        model = f"/v2/models/{api.name}"
+        for path in (model, f"{model}/versions/{api.version}"):
             paths[path] = {"get": _get("The model's inputs and outputs")}
             paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
-            paths[f"{path}/infer"] = {"post": _infer(limits, face)}
-    schemas = {"Error": _object({"error": {"type": "string"}}, "error"), "Tensor": _tensor()}
+            paths[f"{path}/infer"] = {"post": _infer(service.limits, api)}
     token = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
@@ -406,165 +433,118 @@ def document(service: InferenceService) -> dict[str, Any]:
     }
 
 
+def _get(about: str, *codes: str, kind: str = "application/json") -> dict[str, Any]:
+    content = {kind: {"schema": TEXT if kind == "text/plain" else ANY_OBJECT}}
+    return {"summary": about, "responses": _responses(content, *(codes or ("401",)))}
+
+
+def _operation(
+    about: str, answer: dict[str, Any], *codes: str, body: dict[str, Any] | None = None, required: bool = True
+) -> dict[str, Any]:
+    """An operation that answers with JSON like this, or refuses with one of these codes."""
+    asked = {} if body is None else {"requestBody": {"required": required, "content": _json(body)}}
+    return {"summary": about, **asked, "responses": _responses(_json(answer), *codes)}
+
+
+def _at(name: str, operation: dict[str, Any]) -> dict[str, Any]:
+    """An operation with a part of its path as parameter."""
+    return {**operation, "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT}]}
+
+
 def _repository() -> dict[str, Any]:
     """The model repository, where the operator allows it."""
-    version = {"version": {"type": "string", "description": "the newest one if left out"}}
-    name = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
-    done = {"application/json": {"schema": {"type": "object"}}}
-    ready, loaded = {"ready": {"type": "boolean"}}, {"parameters": {"type": "object", "properties": version}}
 
-    def post(about: str, body: dict[str, Any], answer: dict[str, Any], *codes: str) -> dict[str, Any]:
-        content = {"application/json": {"schema": {"type": "object", "properties": body}}}
-        refusals = _responses(answer, "400", "401", "403", *codes)
-        return {"summary": about, "requestBody": {"content": content}, "responses": refusals}
+    def post(about: str, answer: dict[str, Any], properties: dict[str, Any], *codes: str) -> dict[str, Any]:
+        body = {"type": "object", "properties": properties}
+        return _operation(about, answer, "400", "401", "403", *codes, body=body, required=False)
 
-    path = "/v2/repository/models/{model}"
-    load = post("Load a model, or a new version of it", loaded, done, "404", "503")
-    unload = post("Unload a model", {"parameters": {"type": "object"}}, done, "404")
+    version = {"version": {**TEXT, "description": "the newest one if left out"}}
+    loaded, path = {"parameters": {"type": "object", "properties": version}}, "/v2/repository/models/{model}"
+    load = post("Load a model, or a new version of it", ANY_OBJECT, loaded, "404", "503")
+    unload = post("Unload a model", ANY_OBJECT, {"parameters": ANY_OBJECT}, "404")
+    index = post("List the models of the repository", _list(ANY_OBJECT), {"ready": {"type": "boolean"}})
     return {
-        "/v2/repository/index": {"post": post("List the models of the repository", ready, listed)},
-        f"{path}/load": {"post": {**load, "parameters": name}},
-        f"{path}/unload": {"post": {**unload, "parameters": name}},
+        "/v2/repository/index": {"post": index},
+        f"{path}/load": {"post": _at("model", load)},
+        f"{path}/unload": {"post": _at("model", unload)},
     }
-
-
-def _registration_schema() -> dict[str, Any]:
-    """What is registered of shared memory."""
-    size = {"type": "integer", "minimum": 0, "maximum": 2**40}
-    length = {"byte_size": {**size, "minimum": 1}}
-    return _object({"key": {"type": "string"}, "offset": size, **length}, "key", "byte_size")
 
 
 def _shared_memory() -> dict[str, Any]:
     """The registration of shared memory, where the operator allows it."""
-    listed = {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}}}
-    done = {"application/json": {"schema": {"type": "object"}}}
-    name = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
-    body = {"required": True, "content": {"application/json": {"schema": _registration_schema()}}}
-    register = {
-        "summary": "Register a region",
-        "requestBody": body,
-        "responses": _responses(done, "400", "401"),
-    }
     root, path = "/v2/systemsharedmemory", "/v2/systemsharedmemory/region/{region}"
-    status = {"summary": "Describe a region", "responses": _responses(listed, "401", "404")}
-    forget = {"summary": "Forget a region", "responses": _responses(done, "401")}
+    register = _operation("Register a region", ANY_OBJECT, "400", "401", body=_ref("Registration"))
+    status = _operation("Describe a region", _list(ANY_OBJECT), "401", "404")
     return {
-        f"{root}/status": {"get": {"summary": "List the regions", "responses": _responses(listed, "401")}},
-        f"{root}/unregister": {"post": {"summary": "Forget all", "responses": _responses(done, "401")}},
-        f"{path}/register": {"post": {**register, "parameters": name}},
-        f"{path}/status": {"get": {**status, "parameters": name}},
-        f"{path}/unregister": {"post": {**forget, "parameters": name}},
+        f"{root}/status": {"get": _operation("List the regions", _list(ANY_OBJECT), "401")},
+        f"{root}/unregister": {"post": _operation("Forget all", ANY_OBJECT, "401")},
+        f"{path}/register": {"post": _at("region", register)},
+        f"{path}/status": {"get": _at("region", status)},
+        f"{path}/unregister": {"post": _at("region", _operation("Forget a region", ANY_OBJECT, "401"))},
     }
 
 
-def _get(about: str, *codes: str, kind: str = "application/json") -> dict[str, Any]:
-    schema = {"type": "string"} if kind == "text/plain" else {"type": "object"}
-    return {"summary": about, "responses": _responses({kind: {"schema": schema}}, *(codes or ("401",)))}
-
-
-def _put_goal() -> dict[str, Any]:
-    goal = {"type": "string", "examples": ["accuracy>=75, p99<=60ms, min energy"]}
-    model = {"type": "string", "description": "the model whose goal it is; left out: all without their own"}
-    schema = _object({"goal": {"anyOf": [goal, {"type": "null"}]}, "model": model}, "goal")
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
-    answer = {"application/json": {"schema": {"type": "object", "required": ["goal"]}}}
-    return {
-        "summary": "Change the goal",
-        "requestBody": body,
-        "responses": _responses(answer, "400", "401", "404", "413"),
-    }
-
-
-def _infer(limits: Limits, face: ModelFace) -> dict[str, Any]:
-    inputs = [_input(tensor, limits.examples_per_request) for tensor in face.spec.inputs]
+def _infer(limits: Limits, api: ModelApi) -> dict[str, Any]:
+    inputs = [_input(tensor, limits.examples_per_request) for tensor in api.spec.inputs]
     items = inputs[0] if len(inputs) == 1 else {"oneOf": inputs}
-    output = _object({"name": {"enum": list(face.outputs)}}, "name")
+    output = _object({"name": {"enum": list(api.outputs)}}, "name")
     body = _object(
         {
-            "id": {"type": "string"},
-            "inputs": {"type": "array", "items": items, "minItems": len(inputs), "maxItems": len(inputs)},
-            "outputs": {"type": "array", "items": output, "uniqueItems": True},
-            "parameters": {"type": "object", "properties": _terms(face)},
+            "id": TEXT,
+            "inputs": {**_list(items), "minItems": len(inputs), "maxItems": len(inputs)},
+            "outputs": {**_list(output), "uniqueItems": True},
+            "parameters": {"type": "object", "properties": _terms(api)},
         },
         "inputs",
     )
-    answer = _object(
-        {
-            "model_name": {"type": "string"},
-            "model_version": {"type": "string"},
-            "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
-            "parameters": {"type": "object"},
-        },
-        "model_name",
-        "outputs",
-        "parameters",
-    )
+    told = {"outputs": _list(_ref("Tensor")), "parameters": ANY_OBJECT}
+    answer = _object({"model_name": TEXT, "model_version": TEXT, **told}, "model_name", *told)
     codes = ("400", "401", "413", "422", "429", "503", "504")
-    return {
-        "summary": f"Run {face.name}",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses({"application/json": {"schema": answer}}, *codes),
-    }
+    return _operation(f"Run {api.name}", answer, *codes, body=body)
 
 
 def _input(tensor: TensorSpec, most: int) -> dict[str, Any]:
     """One input tensor with its data in the JSON."""
     sizes = [{"type": "integer", "minimum": 1, "maximum": most}, *({"const": size} for size in tensor.shape)]
-    return {
-        "type": "object",
-        "required": ["name", "shape", "datatype", "data"],
-        "properties": {
-            "name": {"const": tensor.name},
-            "shape": {
-                "type": "array",
-                "prefixItems": sizes,
-                "minItems": len(sizes),
-                "maxItems": len(sizes),
-            },
-            "datatype": {"enum": list(accepted_types(tensor))},
-            "data": {"type": "array", "items": {"type": "number"}},
-        },
+    fields = {
+        "name": {"const": tensor.name},
+        "shape": {"type": "array", "prefixItems": sizes, "minItems": len(sizes), "maxItems": len(sizes)},
+        "datatype": {"enum": list(accepted_types(tensor))},
+        "data": _list({"type": "number"}),
     }
+    return _object(fields, *fields)
 
 
-def _terms(face: ModelFace) -> dict[str, Any]:
+def _terms(api: ModelApi) -> dict[str, Any]:
+    above_zero = {"type": "number", "exclusiveMinimum": 0}
     return {
-        "deadline_ms": {"type": "number", "exclusiveMinimum": 0},
-        "timeout": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "description": "deadline in microseconds, Triton's name for it",
-        },
+        "deadline_ms": above_zero,
+        "timeout": {**above_zero, "description": "deadline in microseconds, Triton's name for it"},
         "priority": {"type": "integer", "minimum": -1000, "maximum": 1000},
         "min_accuracy": {"type": "number", "minimum": 0, "maximum": 100},
         "max_energy_mj": {"type": "number", "minimum": 0},
-        "plan": {"enum": [face.spec.text(plan) for plan in face.spec.plans]},
+        "plan": {"enum": [api.spec.text(plan) for plan in api.spec.plans]},
     }
-
-
-def _tensor() -> dict[str, Any]:
-    return _object(
-        {
-            "name": {"type": "string"},
-            "datatype": {"type": "string"},
-            "shape": {"type": "array", "items": {"type": "integer"}},
-            "data": {"type": "array"},
-        },
-        "name",
-        "datatype",
-        "shape",
-    )
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"{SCHEMAS}{name}"}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
 def _responses(content: dict[str, Any], *codes: str) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    refusals = {code: {"description": _WHY[code], "content": error} for code in codes}
+    refusals = {code: {"description": _WHY[code], "content": _json(_ref("Error"))} for code in codes}
     return {"200": {"description": "Done.", "content": content}, **refusals}
 
 
@@ -575,36 +555,27 @@ SYSTEM, CUDA = "systemsharedmemory", "cudasharedmemory"
 _registration = msgspec.json.Decoder(Registration)
 
 
-class SharedMemoryPages:
-    """Answers `/v2/systemsharedmemory/…` and `/v2/cudasharedmemory/…`, where nothing is offered."""
-
-    def __init__(self, control: SharedMemoryControl) -> None:
-        self._control = control
-
-    async def answer(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
-        """Answer a request for a path that begins with one of the two kinds."""
-        match parts:
-            case [kind, "status" | "unregister" as step]:
-                name = ""
-            case [kind, "region", _, *_, "status" | "unregister" | "register" as step]:
-                name = "/".join(parts[2:-1])  # Triton's clients leave slashes as they are
-            case _:
-                raise NotFound(f"no path {request.path}; see /v2/{parts[0]}/status")
-        if step == "status":
-            require_method(request, "GET", "HEAD")
-        else:
-            require_method(request, "POST")
-        if kind == CUDA:
-            self._control.refuse_cuda(step, name)
-            return json_page([] if step == "status" else {})
-        if step == "status":
-            return json_page(self._control.status(name))
-        if step == "register":
-            given = read_body(_registration, request.body, "a registration of shared memory")
-            await self._control.register(name, given)
-        else:
-            await self._control.unregister(name)
-        return json_page({})
+async def shared_memory_page(control: SharedMemoryControl, request: HttpRequest, parts: list[str]) -> Any:
+    """Carry out what a path that begins with one of the two kinds asks for, and return what it says."""
+    match parts:
+        case [kind, "status" | "unregister" as step]:
+            name = ""
+        case [kind, "region", _, *_, "status" | "unregister" | "register" as step]:
+            name = "/".join(parts[2:-1])  # Triton's clients leave slashes as they are
+        case _:
+            raise NotFound(f"no path {request.path}; see /v2/{parts[0]}/status")
+    require_method(request, *(READ if step == "status" else POST))
+    if kind == CUDA:
+        control.refuse_cuda(step, name)
+        return [] if step == "status" else {}
+    if step == "status":
+        return control.status(name)
+    if step == "register":
+        given = read_body(_registration, request.body, "a registration of shared memory")
+        await control.register(name, given)
+    else:
+        await control.unregister(name)
+    return {}
 
 
 # -- What the gateway answers over gRPC besides inference: health, models, the repository and shared memory.
@@ -614,108 +585,66 @@ Headers = tuple[tuple[str, str], ...]
 RawMethod = Callable[[bytes, Headers], Awaitable[bytes]]
 """A method that takes and gives messages as bytes; it may raise refusals."""
 
-METHODS = (
-    "ServerLive",
-    "ServerReady",
-    "ModelReady",
-    "ServerMetadata",
-    "ModelMetadata",
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
+METHODS = tuple(
+    method.name
+    for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+    if not method.name.endswith("Infer")
 )
 """All methods of the protocol but inference."""
 
 
-class GrpcPages:
-    """Answers these methods from what the service knows."""
+def grpc_pages(service: InferenceService, repository: RepositoryControl | None) -> dict[str, RawMethod]:
+    """Return these methods by name; they answer from what the service knows."""
 
-    def __init__(self, service: InferenceService, repository: RepositoryControl | None = None) -> None:
-        self._service, self._repository = service, repository
-
-    @property
-    def methods(self) -> dict[str, RawMethod]:
-        """Each method by its name."""
-        return {name: self._method(name) for name in METHODS}
-
-    def _method(self, name: str) -> RawMethod:
-        method = getattr(self, f"_{name}")
-        kind = getattr(pb, f"{name}Request")
+    def method(name: str) -> RawMethod:
+        request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
 
         async def answer(raw: bytes, _: Headers) -> bytes:
-            return bytes((await method(parse(raw, kind))).SerializeToString())
+            fields = await _carry_out(service, repository, name, parse(raw, request))
+            return bytes(response(**fields).SerializeToString())
 
         return answer
 
-    async def _ServerLive(self, request: Any) -> Any:  # noqa: N802
-        return pb.ServerLiveResponse(live=True)
+    return {name: method(name) for name in METHODS}
 
-    async def _ServerReady(self, request: Any) -> Any:  # noqa: N802
-        return pb.ServerReadyResponse(ready=self._service.is_ready)
 
-    async def _ModelReady(self, request: Any) -> Any:  # noqa: N802
-        try:
-            self._service.face(request.name, request.version)
-        except NotFound:  # as Triton answers: a model that is not there is not ready
-            return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=self._service.is_ready)
-
-    async def _ServerMetadata(self, request: Any) -> Any:  # noqa: N802
-        return pb.ServerMetadataResponse(**self._service.server_metadata())
-
-    async def _ModelMetadata(self, request: Any) -> Any:  # noqa: N802
-        face = self._service.face(request.name, request.version)
-        return pb.ModelMetadataResponse(**face.metadata())
-
-    async def _RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
-        models = self._opened().index(ready=request.ready)
-        return pb.RepositoryIndexResponse(models=models)
-
-    async def _RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
-        control = self._opened()
-        parameters: dict[str, Any] = {name: value_of(one) for name, one in request.parameters.items()}
-        await control.load(request.model_name, version_of(parameters))
-        return pb.RepositoryModelLoadResponse()
-
-    async def _RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
-        await self._opened().unload(request.model_name)
-        return pb.RepositoryModelUnloadResponse()
-
-    async def _SystemSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        regions = {one["name"]: one for one in self._service.regions.status(request.name)}
-        return pb.SystemSharedMemoryStatusResponse(regions=regions)
-
-    async def _SystemSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        given = {"key": request.key, "offset": request.offset, "byte_size": request.byte_size}
-        await self._service.regions.register(request.name, read_registration(given))
-        return pb.SystemSharedMemoryRegisterResponse()
-
-    async def _SystemSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
-        await self._service.regions.unregister(request.name)
-        return pb.SystemSharedMemoryUnregisterResponse()
-
-    async def _CudaSharedMemoryStatus(self, request: Any) -> Any:  # noqa: N802
-        self._service.regions.refuse_cuda("status", request.name)
-        return pb.CudaSharedMemoryStatusResponse()
-
-    async def _CudaSharedMemoryRegister(self, request: Any) -> Any:  # noqa: N802
-        self._service.regions.refuse_cuda("register", request.name)
-        return pb.CudaSharedMemoryRegisterResponse()
-
-    async def _CudaSharedMemoryUnregister(self, request: Any) -> Any:  # noqa: N802
-        self._service.regions.refuse_cuda("unregister", request.name)
-        return pb.CudaSharedMemoryUnregisterResponse()
-
-    def _opened(self) -> RepositoryControl:
-        if self._repository is None:
-            raise switched_off()
-        return self._repository
+async def _carry_out(
+    service: InferenceService, repository: RepositoryControl | None, name: str, asked: Any
+) -> dict[str, Any]:
+    """Carry a method out; return the fields of its response."""
+    match name:
+        case "ServerLive":
+            return {"live": True}
+        case "ServerReady":
+            return {"ready": service.is_ready}
+        case "ServerMetadata":
+            return service.server_metadata()
+        case "ModelReady":
+            try:
+                service.api(asked.name, asked.version)
+            except NotFound:  # as Triton answers: a model that is not there is not ready
+                return {"ready": False}
+            return {"ready": service.is_ready}
+        case "ModelMetadata":
+            return service.api(asked.name, asked.version).metadata()
+        case "RepositoryIndex":
+            return {"models": opened(repository).index(ready=asked.ready)}
+        case "RepositoryModelLoad":
+            control = opened(repository)
+            parameters: dict[str, Any] = {key: value_of(one) for key, one in asked.parameters.items()}
+            await control.load(asked.model_name, version_of(parameters))
+        case "RepositoryModelUnload":
+            await opened(repository).unload(asked.model_name)
+        case "SystemSharedMemoryStatus":
+            return {"regions": {one["name"]: one for one in service.regions.status(asked.name)}}
+        case "SystemSharedMemoryRegister":
+            given = {"key": asked.key, "offset": asked.offset, "byte_size": asked.byte_size}
+            await service.regions.register(asked.name, read_registration(given))
+        case "SystemSharedMemoryUnregister":
+            await service.regions.unregister(asked.name)
+        case _:
+            service.regions.refuse_cuda(name.partition("Memory")[2].lower(), asked.name)
+    return {}
 
 
 # -- What the gateway answers over HTTP besides inference: health, models, goal, repository, shared memory.
@@ -741,36 +670,35 @@ class Pages:
         self._service, self._token = service, Token(token)
         self._pages, self._assets = pages or {}, assets or {}
         self._goal, self._repository = goal, repository
-        self._shared_memory = SharedMemoryPages(service.regions)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request, or raise a refusal."""
         path = request.path.rstrip("/") or "/"
         if path in ("/v2/health/live", "/v2/health/ready"):
-            require_method(request, "GET", "HEAD")
+            require_method(request, *READ)
             return json_page(self._service.health() if path.endswith("ready") else {"live": True})
         page = self._assets.get(path)
         if page is None:
             self._token.check(request.headers.get("authorization", ""))
             page = self._pages.get(path)
         if page is not None:
-            require_method(request, "GET", "HEAD")
+            require_method(request, *READ)
             return page()
         parts = path.split("/")[1:]
         if parts[:1] != ["v2"]:
             raise NotFound(f"no path {request.path}; the protocol starts at /v2")
         if parts == ["v2"]:
-            require_method(request, "GET", "HEAD")
-            return json_page({**self._service.server_metadata(), "models": self._service.model_names()})
+            require_method(request, *READ)
+            return json_page({**self._service.server_metadata(), "models": list(self._service.apis)})
         if parts == ["v2", "goal"] and self._goal is not None:
-            require_method(request, "GET", "HEAD", "PUT")
+            require_method(request, *READ_OR_PUT)
             return json_page(
                 self._goal.change(bytes(request.body)) if request.method == "PUT" else self._goal.show()
             )
         if parts[1:2] == ["repository"]:
             return await self._ask_repository(request, parts[2:])
         if parts[1] in (SYSTEM, CUDA):
-            return await self._shared_memory.answer(request, parts[1:])
+            return json_page(await shared_memory_page(self._service.regions, request, parts[1:]))
         if parts[1:2] == ["models"] and len(parts) >= 3:
             return self._model(request, parts[2], parts[3:])
         raise NotFound(f"no path {request.path}; see /v2 and /v2/models/MODEL")
@@ -779,10 +707,10 @@ class Pages:
         version = ""
         if rest[:1] == ["versions"] and len(rest) >= 2:
             version, rest = rest[1], rest[2:]
-        face = self._service.face(name, version)
-        require_method(request, "GET", "HEAD")
+        api = self._service.api(name, version)
+        require_method(request, *READ)
         if rest == []:
-            return json_page(face.metadata())
+            return json_page(api.metadata())
         if rest == ["ready"]:
             if not self._service.is_ready:
                 raise Unavailable(f"model '{name}' is not ready")
@@ -792,17 +720,16 @@ class Pages:
     async def _ask_repository(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
         if parts != ["index"] and (parts[:1] != ["models"] or len(parts) != 3):
             raise NotFound(f"no path {request.path}; see /v2/repository/index")
-        require_method(request, "POST")
-        if self._repository is None:
-            raise switched_off()
+        require_method(request, *POST)
+        repository = opened(self._repository)
         asked = read_body(_repository_request, request.body or b"{}", "a request to the repository")
         if parts == ["index"]:
-            return json_page(self._repository.index(ready=asked.ready))
+            return json_page(repository.index(ready=asked.ready))
         _, name, step = parts
         if step == "load":
-            await self._repository.load(name, asked.version())
+            await repository.load(name, version_of(asked.parameters))
         elif step == "unload":
-            await self._repository.unload(name)
+            await repository.unload(name)
         else:
             raise NotFound(f"no path {request.path}; a model of the repository has /load and /unload")
         return json_page({})

@@ -1,14 +1,16 @@
 """The inference service behind both protocols: admits calls within the limits, runs them, writes receipts.
 
-`Desk` is what both protocols hand calls to, in the gateway or in a front process. The tally counts responses.
+Both protocols hand calls to a `CallHandler`, in the gateway or in a front process. The tally counts
+responses.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, ClassVar, assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -16,12 +18,12 @@ from numpy.typing import NDArray
 
 from slimsched import __version__
 from slimsched.core.config import SlimError
-from slimsched.serving.api.calls import Call, InferenceResult, ModelFace, find_face, write_receipt
+from slimsched.core.statistics import follow
+from slimsched.serving.api.calls import Call, InferenceResult, InputMemory, Loan, ModelApi, result_of
 from slimsched.serving.api.limits import (
     EXAMPLE_BYTES,
     BadRequest,
     ExecutionFailed,
-    Ledger,
     Limits,
     RefusalError,
     TooLate,
@@ -29,18 +31,21 @@ from slimsched.serving.api.limits import (
     Unavailable,
     fitted,
 )
-from slimsched.serving.api.shared_memory import SharedMemory, SharedMemoryControl
+from slimsched.serving.api.shared_memory import SharedMemoryControl
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, Terms
 from slimsched.serving.live.calls import DroppedError, Receipt
-from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.memory import InputArena, memory_bytes
+
+if TYPE_CHECKING:
+    from slimsched.serving.live.cluster import LiveCluster
 
 # -- The Prometheus text format (0.0.4): writes counters, gauges and histograms as lines.
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Histogram:
@@ -85,22 +90,24 @@ class Histogram:
         return [*buckets, sample(f"{name}_sum", self._sum, labels), sample(f"{name}_count", below, labels)]
 
 
-def family(name: str, kind: str, about: str, samples: Iterable[tuple[Labels, float]]) -> list[str]:
-    """Return the lines of a counter or gauge. The name of a counter ends in _total."""
-    return [*_head(name, kind, about), *[sample(name, value, labels) for labels, value in samples]]
+def family(name: str, about: str, samples: float | Iterable[tuple[Labels, float]]) -> list[str]:
+    """Return the lines of a counter, whose name ends in _total, or of a gauge; one number has no labels."""
+    kind = "counter" if name.endswith("_total") else "gauge"
+    rows = samples if isinstance(samples, Iterable) else [({}, samples)]
+    return [*_head(name, kind, about), *[sample(name, value, labels) for labels, value in rows]]
 
 
-def histogram(name: str, about: str, series: Iterable[tuple[Labels, Histogram]]) -> list[str]:
-    """Return the lines of a histogram, with one set of buckets for each set of labels."""
+def histogram(name: str, about: str, series: Histogram | Iterable[tuple[Labels, Histogram]]) -> list[str]:
+    """Return the lines of a histogram, with one set of buckets for each set of labels, or without labels."""
     lines = _head(name, "histogram", about)
-    for labels, one in series:
+    for labels, one in [({}, series)] if isinstance(series, Histogram) else series:
         lines += one.lines(name, labels)
     return lines
 
 
 def sample(name: str, value: float, labels: Labels) -> str:
     """Return the line of one sample."""
-    inside = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+    inside = ",".join(f'{key}="{word.translate(_ESCAPES)}"' for key, word in labels.items())
     return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
 
 
@@ -112,10 +119,6 @@ def _number(value: float) -> str:
     if value != value:
         return "NaN"
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{float(value):.9g}"
-
-
-def _escape(word: str) -> str:
-    return word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # -- Counts of the front door: responses by code, their duration, and where examples spent their time.
@@ -154,21 +157,21 @@ class Counted(Struct, frozen=True, kw_only=True, tag=True):
 class Tally:
     """Keeps plain counts; the text of the metrics page is written only on request."""
 
-    def __init__(self) -> None:
-        self.access_log = False
+    def __init__(self, *, access_log: bool = False) -> None:
+        self._access_log = access_log
         self._responses: Counter[tuple[str, str, str]] = Counter()
         self._cuts = Counter({(protocol, reason): 0 for protocol in ("http", "grpc") for reason in CUTS})
         self._took_s = {"http": Histogram(SECONDS), "grpc": Histogram(SECONDS)}
         self.express = 0
         """Responses that were written without reading their requests in Python."""
-        self.lag_s = 0.0
-        """How long calls lately waited until the gateway came to them, in the mean."""
+        self.lag_s = follow(0.0, LAG_GAIN)
+        """How long calls lately waited until the gateway came to them."""
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """Count a response; `kind` is "infer" or "other"."""
         self._responses[protocol, kind, code] += 1
-        if self.access_log:
+        if self._access_log:
             took_ms = round(1e3 * seconds, 3)
             given = {"protocol": protocol, "kind": kind, "code": code, "took_ms": took_ms}
             log.info("%s %s %s %.3f ms", protocol, kind, code, took_ms, extra=given)
@@ -177,7 +180,7 @@ class Tally:
 
     def count_responses(self, protocol: str, kind: str, code: str, seconds: Seconds) -> None:
         """Count responses with one code."""
-        if self.access_log:
+        if self._access_log:
             for one in seconds.tolist():
                 self.count_response(protocol, kind, code, one)
             return
@@ -189,10 +192,6 @@ class Tally:
         """Count clients that were turned away unheard, by reason."""
         for reason, count in cuts.items():
             self._cuts[protocol, reason] += count
-
-    def note_lag(self, lag_s: float) -> None:
-        """Note how long a call waited until the gateway came to it."""
-        self.lag_s += LAG_GAIN * (lag_s - self.lag_s)
 
     def count_examples(self, receipts: Sequence[Receipt]) -> None:
         """Count answered examples."""
@@ -244,16 +243,14 @@ class Tally:
         took = [({"protocol": name}, one) for name, one in self._took_s.items()]
         example = "of an answered example, over all its segments."
         return [
-            *family("slim_responses_total", "counter", "Responses by protocol, kind and code.", responses),
+            *family("slim_responses_total", "Responses by protocol, kind and code.", responses),
             *family(
                 "slim_express_responses_total",
-                "counter",
                 "Of these, responses to requests with known heads, which the express line read.",
-                [({}, float(self.express))],
+                float(self.express),
             ),
             *family(
                 "slim_turned_away_total",
-                "counter",
                 "Connections and calls that were turned away unheard, by the limit that they were over.",
                 cuts,
             ),
@@ -262,17 +259,16 @@ class Tally:
             ),
             *family(
                 "slim_gateway_lag_seconds",
-                "gauge",
                 "How long calls wait until the gateway comes to them; it grows when that is full.",
-                [({}, self.lag_s)],
+                self.lag_s.mean,
             ),
-            *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", [({}, self._queue_s)]),
-            *histogram("slim_image_compute_seconds", f"Computing {example}", [({}, self._compute_s)]),
-            *histogram("slim_image_network_seconds", f"All other time {example}", [({}, self._network_s)]),
+            *histogram("slim_image_queue_seconds", f"Waiting at servers {example}", self._queue_s),
+            *histogram("slim_image_compute_seconds", f"Computing {example}", self._compute_s),
+            *histogram("slim_image_network_seconds", f"All other time {example}", self._network_s),
         ]
 
 
-# -- The desk: where both protocols hand in inference calls, in the gateway or in a front process.
+# -- The call handler: where both protocols hand in inference calls, in the gateway or in a front process.
 
 CLIENT_LEFT = "499"
 """The code that metrics count when a client left before its answer. It is never sent."""
@@ -282,57 +278,32 @@ class ModelsChangedError(SlimError):
     """The model of a call was replaced by another version before the call was accepted."""
 
 
-class ResponseTally(Protocol):
-    """Counts responses."""
-
-    express: int
-
-    def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
-        """Count a response; `kind` is "infer" or "other"."""
-
-    def count_responses(self, protocol: str, kind: str, code: str, seconds: Seconds) -> None:
-        """Count responses with one code."""
-
-    def count_cuts(self, protocol: str, cuts: Mapping[str, int]) -> None:
-        """Count clients that were turned away unheard, by reason."""
-
-    def count_examples(self, receipts: Sequence[Receipt]) -> None:
-        """Count answered examples."""
-
-    def count_calls(self, receipt: Receipt, examples: int, network_s: Seconds) -> None:
-        """Count calls on one receipt."""
-        ...
-
-
-class Desk(Protocol):
+class CallHandler(InputMemory, ABC):
     """Answers inference calls, or refuses them with a reason."""
 
-    limits: Limits
-    ledger: Ledger
-    memory: SharedMemory
+    passes_on: ClassVar[bool]
+    """Whether everything but inference is answered, and counted, by another process."""
 
-    @property
-    def tally(self) -> ResponseTally:
-        """The counts of responses."""
-        ...
+    def __init__(self, arena: InputArena | None, tally: Tally, *, shared_memory: bool) -> None:
+        super().__init__(arena, shared_memory=shared_memory)
+        self.tally = tally
 
-    @property
-    def arena(self) -> InputArena | None:
-        """Memory for large inputs that the servers can read."""
-        ...
-
-    @property
-    def passes_on(self) -> bool:
-        """Whether everything but inference is answered, and counted, by another process."""
-        ...
-
-    def face(self, name: str, version: str = "") -> ModelFace:
-        """Find a model by name; refuse one, or a version, that this server has not."""
-        ...
-
+    @abstractmethod
     async def infer(self, call: Call) -> InferenceResult:
         """Run a call; raise a refusal that says why not, or ModelsChangedError."""
-        ...
+
+
+async def run_call(
+    handler: CallHandler, read: Callable[[CallHandler, Loan], Call]
+) -> tuple[Call, InferenceResult]:
+    """Read a call and run it; read it again for the new model if its model was replaced meanwhile."""
+    while True:
+        with Loan(handler) as loan:
+            call = read(handler, loan)
+            try:
+                return call, await handler.infer(call)
+            except ModelsChangedError:
+                continue
 
 
 FULL_LAG_S = 0.05
@@ -350,46 +321,49 @@ class Phase(StrEnum):
     DRAINING = "draining"
 
 
-class InferenceService:
+class InferenceService(CallHandler):
     """Accepts calls while it is ready, answers or refuses each, and drains before it stops."""
 
     passes_on = False
     """It answers everything itself."""
 
     def __init__(
-        self, cluster: LiveCluster, limits: Limits, *, row_bytes: int = 0, shared_memory: bool = False
+        self,
+        cluster: "LiveCluster",
+        limits: Limits,
+        *,
+        tally: Tally | None = None,
+        row_bytes: int = 0,
+        shared_memory: bool = False,
+        extensions: Sequence[str] = (),
+        models_changed: Callable[[], None] = lambda: None,
+        announce: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`row_bytes` are the inputs of one example of the largest model that may be loaded later.
 
-        With `shared_memory`, clients may register their own for tensors.
+        With `shared_memory`, clients may register their own for tensors; `announce` tells other processes of
+        it. `models_changed` is called when other models are offered than before.
         """
+        super().__init__(cluster.arena, tally or Tally(), shared_memory=shared_memory)
         self.phase = Phase.STARTING
-        self.tally, self.ledger = Tally(), Ledger()
         self.extensions = ["binary_tensor_data", "parameters"]
         self.extensions += ["system_shared_memory"] if shared_memory else []
-        self.memory = SharedMemory(self.ledger, is_allowed=shared_memory)
-        self.regions = SharedMemoryControl(self.memory, lambda: self.limits)
+        self.extensions += extensions
+        self.regions = SharedMemoryControl(self.memory, lambda: self.limits, announce)
         self._cluster, self._limits, self._row_bytes = cluster, limits, row_bytes
-        self.when_models_change: list[Callable[[], None]] = []
-        self.use_models()
+        self._models_changed = models_changed
+        self._read_models()
 
     def use_models(self) -> None:
         """Offer the models that the cluster serves now."""
-        self.faces = [ModelFace(model) for model in self._cluster.models]
-        largest = max([self._row_bytes, *(face.spec.row_bytes for face in self.faces)])
-        answer = max([face.answer_bytes for face in self.faces], default=0)
-        self.limits = fitted(self._limits, largest, answer, memory_bytes())
-        self.ledger.proxies = self.limits.proxy_addresses
-        if self.arena is not None:
-            self.arena.limit_bytes = self.limits.held_bytes
-        self._by_name = {face.name: face for face in self.faces}
-        for tell in self.when_models_change:
-            tell()
+        self._read_models()
+        self._models_changed()
 
-    @property
-    def arena(self) -> InputArena | None:
-        """Memory for large inputs that the servers can read."""
-        return self._cluster.arena
+    def _read_models(self) -> None:
+        models = self._cluster.models
+        largest = max([self._row_bytes, *(model.spec.row_bytes for model in models)])
+        answer = max([ModelApi(model).answer_bytes for model in models], default=0)
+        self.offer(models, fitted(self._limits, largest, answer, memory_bytes()))
 
     async def start(self) -> None:
         """Start the servers and wait until they are warm; the service is ready afterwards."""
@@ -409,7 +383,7 @@ class InferenceService:
     @property
     def state(self) -> str:
         """The phase, or that the gateway is full."""
-        if self.phase is Phase.READY and min(self.tally.lag_s, self._cluster.lag_s) > FULL_LAG_S:
+        if self.phase is Phase.READY and min(self.tally.lag_s.mean, self._cluster.lag_s) > FULL_LAG_S:
             return "gateway full"
         return str(self.phase)
 
@@ -424,39 +398,32 @@ class InferenceService:
 
     async def infer(self, call: Call) -> InferenceResult:
         """Run a call, or raise a refusal that says why not."""
-        model, arrived_s = call.face.model, self._cluster.arrived_s
-        self.admit(model, call.terms, call.count, arrived_s)
-        parcel = self._cluster.submit(
+        model, arrived_s = call.api.model, self._cluster.now_s - self._cluster.lag_s
+        try:
+            self.admit(model, call.terms, call.count, arrived_s)
+        except (TooMany, TooLate):  # demand; other refusals say nothing about it
+            self._cluster.count_refused(model.number, call.count)
+            raise
+        open_call = self._cluster.submit(
             call.inputs, call.terms, count=call.count, model=model.number, arrived_s=arrived_s
         )
         try:
-            answered = await parcel
+            answered = await open_call
         except DroppedError as dropped:
-            dropped.__traceback__ = None  # else parcel and error hold each other, with all inputs
+            dropped.__traceback__ = None  # else call and error hold each other, with all inputs
             raise refusal_of(dropped) from None
         finally:
-            self._cluster.cancel(parcel)
-        if self._cluster.now_s > parcel.deadline_s:
-            raise too_late()
+            self._cluster.cancel(open_call.bundle)
+        if self._cluster.now_s > open_call.bundle.deadline_s:
+            raise refusal_of(DroppedError(DropReason.DEADLINE_PASSED))
         self.tally.count_examples(answered.receipts)
-        parameters = write_receipt(call.face.spec, answered.receipts, model.quality.accuracy, call.terms)
-        return InferenceResult(outputs=answered.outputs, parameters=parameters)
-
-    def face(self, name: str, version: str = "") -> ModelFace:
-        """Find a model by name; refuse one, or a version, that this server has not."""
-        return find_face(self._by_name, name, version)
+        return result_of(call, answered)
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""
         return {"name": "slim-scheduler", "version": __version__, "extensions": self.extensions}
 
-    def model_names(self) -> list[str]:
-        """Return the names of the models that can be asked now."""
-        return list(self._by_name)
-
-    def admit(
-        self, model: ServedModel, terms: Terms, count: int, arrived_s: float, *, is_last_try: bool = True
-    ) -> None:
+    def admit(self, model: ServedModel, terms: Terms, count: int, arrived_s: float) -> None:
         """Refuse a call that cannot be accepted now; `arrived_s` is on the cluster's clock."""
         if self.phase is not Phase.READY:
             raise Unavailable(f"the server is {self.phase}; try again shortly")
@@ -474,15 +441,15 @@ class InferenceService:
                 f"parameter max_energy_mj asks for at most {1e3 * terms.max_energy_j:g} mJ, but the cheapest "
                 f"plan takes {1e3 * least_j:.3g} mJ per example in a full batch; ask for more"
             )
-        self.tally.note_lag(lag_s := self._cluster.now_s - arrived_s)
+        self.tally.lag_s.note(lag_s := self._cluster.now_s - arrived_s)
         if lag_s > LONGEST_LAG_S:
             raise TooMany(f"the gateway is {lag_s:.1f} s behind; try again", retry_after_s=lag_s)
         self._check_room(count)
-        reason = self._cluster.refusal(
-            terms, arrived_s, count=count, model=model.number, is_last_try=is_last_try
-        )
+        reason = self._cluster.refusal(terms, arrived_s, count=count, model=model.number)
         if reason is DropReason.QUEUE_FULL:
-            raise self._queue_full(terms.priority)
+            wait_s, most_s = self._cluster.wait_s(terms.priority), self.limits.queue_s
+            why = f"the work ahead takes about {wait_s:.3g} s, {most_s:g} s are the limit; try again"
+            raise TooMany(why, retry_after_s=wait_s - most_s)
         if reason is not None:
             raise refusal_of(DroppedError(reason))
 
@@ -495,19 +462,6 @@ class InferenceService:
             )
         if (under_way + count) * EXAMPLE_BYTES > self.limits.held_bytes:
             raise Unavailable(f"{under_way} examples are under way, more cannot be held; try again")
-
-    def _queue_full(self, priority: int) -> TooMany:
-        """Return the refusal of a call that would wait too long; it may come when the work above is done."""
-        wait_s, most_s = self._cluster.wait_s(priority), self.limits.queue_s
-        return TooMany(
-            f"the work ahead takes about {wait_s:.3g} s, {most_s:g} s are the limit; try again",
-            retry_after_s=wait_s - most_s,
-        )
-
-
-def too_late() -> TooLate:
-    """Return the refusal of an answer that came after its deadline."""
-    return TooLate("deadline passed; ask for more time or less accuracy")
 
 
 def refusal_of(dropped: DroppedError) -> RefusalError:

@@ -1,6 +1,7 @@
 """Shared memory that clients register, so that tensors need not travel in requests.
 
-The regions of shared memory that this process knows, and what a call borrows while it runs.
+`SharedMemoryControl` carries out what clients ask of the gateway; `SharedMemory` finds the regions in each
+process that reads requests.
 """
 
 import logging
@@ -10,8 +11,7 @@ import stat
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,7 +26,7 @@ from slimsched.serving.api.limits import (
     NotOffered,
     Unavailable,
 )
-from slimsched.serving.live.memory import PREFIX, InputArena, path_of
+from slimsched.serving.live.memory import PREFIX, path_of
 
 # -- A region of shared memory that a client registered: the server copies from it and into it.
 #
@@ -42,12 +42,17 @@ NOT_FOR_CLIENTS = (PREFIX, "sem.")
 """Shared memory of servers like this one, with what became of other requests; and semaphores."""
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class RegionSpan(Struct, frozen=True, kw_only=True):
     """Where a tensor lies in shared memory, in the words of the protocol; no region: not there."""
 
     shared_memory_region: Annotated[str, Meta(max_length=1000)] = ""
     shared_memory_offset: Size = 0
     shared_memory_byte_size: Size = 0
+
+    @property
+    def place(self) -> "RegionSpan | None":
+        """This span if it names a region; None if the tensor lies in the message."""
+        return self if self.shared_memory_region else None
 
 
 class RegionEntry(Struct, frozen=True, kw_only=True):
@@ -124,7 +129,7 @@ class RegionPart(Struct, frozen=True):
             )
 
 
-def filled(place: Place, size: int) -> dict[str, str | int]:
+def filled(place: RegionSpan, size: int) -> dict[str, str | int]:
     """Return the parameters of an output that was written to a place, with its size in bytes."""
     return {
         "shared_memory_region": place.shared_memory_region,
@@ -153,24 +158,20 @@ def open_shared(key: str, end: int) -> int:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise BadRequest(f"shared memory '{key}' cannot be opened: {why}; create it first") from None
-    try:
-        _check_file(key, end, os.fstat(file))
-    except BadRequest:
-        os.close(file)
-        raise
-    return file
-
-
-def _check_file(key: str, end: int, status: os.stat_result) -> None:
+    status, wrong = os.fstat(file), ""
     if not stat.S_ISREG(status.st_mode):
-        raise BadRequest(f"'{key}' is not shared memory; create it with shm_open")
-    if status.st_uid != os.geteuid():
-        raise BadRequest(f"shared memory '{key}' belongs to another user; run as the server's user")
-    if status.st_size < end:
-        raise BadRequest(
+        wrong = f"'{key}' is not shared memory; create it with shm_open"
+    elif status.st_uid != os.geteuid():
+        wrong = f"shared memory '{key}' belongs to another user; run as the server's user"
+    elif status.st_size < end:
+        wrong = (
             f"shared memory '{key}' has {status.st_size} bytes, but offset and byte_size end at {end}; "
             "give less, or create it larger"
         )
+    if wrong:
+        os.close(file)
+        raise BadRequest(wrong)
+    return file
 
 
 log = logging.getLogger("slim.memory")
@@ -184,7 +185,7 @@ class SharedMemory:
         self.regions: dict[str, SharedRegion] = {}
         self.account: Account = ledger.open("shared memory")
 
-    def find(self, place: Place, what: str) -> RegionPart:
+    def find(self, place: RegionSpan, what: str) -> RegionPart:
         """Return the part of a region that a request names for a tensor; refuse one that is not there."""
         if not self.is_allowed:
             raise switched_off()
@@ -223,65 +224,6 @@ def _open_file(entry: RegionEntry) -> SharedRegion | None:
     return region if os.fstat(file).st_ino == entry.inode else None  # else it was unregistered meanwhile
 
 
-class InputMemory(Protocol):
-    """What has memory for the inputs of calls: a desk."""
-
-    memory: SharedMemory
-    ledger: Ledger
-    limits: Limits
-
-    @property
-    def arena(self) -> InputArena | None:
-        """Memory for large inputs that the servers can read."""
-        ...
-
-
-class Loan:
-    """The memory into which the inputs of one call are copied from regions; it is given back at the end."""
-
-    __slots__ = ("_desk", "_held_bytes", "_rooms")
-
-    def __init__(self, desk: InputMemory) -> None:
-        self._desk = desk
-        self._rooms: list[memoryview] = []
-        self._held_bytes = 0
-
-    def __enter__(self) -> Self:
-        """Lend for the time of a call."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give everything back."""
-        if not self._held_bytes:
-            return
-        self._desk.ledger.hold(self._desk.memory.account, -self._held_bytes)
-        for room in self._rooms:
-            assert self._desk.arena is not None
-            self._desk.arena.give_back(room)
-
-    def find(self, place: Place, what: str) -> RegionPart:
-        """Return the part of a region that a request names for a tensor; refuse one that is not there."""
-        return self._desk.memory.find(place, what)
-
-    def read(self, part: RegionPart) -> memoryview:
-        """Return a copy of a part, which its client cannot change; in the arena where there is room."""
-        desk, size = self._desk, part.byte_size
-        account = desk.memory.account
-        if 2 * (account.held_bytes + size) > desk.limits.held_bytes:
-            raise Unavailable("too many bytes of requests are under way; try again")
-        desk.ledger.hold(account, size)
-        self._held_bytes += size
-        copy = desk.arena.take(size) if desk.arena is not None else None
-        if copy is None:
-            copy = memoryview(bytearray(size))
-        else:
-            self._rooms.append(copy)
-        part.region.read(part.offset, copy)
-        return copy
-
-
 def switched_off() -> Forbidden:
     """What a server answers that reads no shared memory."""
     return Forbidden(
@@ -292,8 +234,7 @@ def switched_off() -> Forbidden:
 # -- Triton's shared memory extensions: clients register, list and unregister regions.
 #
 # The gateway keeps the list. A change is answered once every front process knows it. CUDA shared memory is
-# not
-# offered: its list is empty, and a registration is refused.
+# not offered: its list is empty, and a registration is refused.
 
 LONGEST_NAME = 1000
 
@@ -306,18 +247,18 @@ class Registration(Struct, frozen=True, kw_only=True):
     offset: Size = 0
 
 
-async def _nobody_else() -> None:
-    """Tell nobody: this process reads all requests itself."""
-
-
 class SharedMemoryControl:
     """Carries out what clients ask about regions."""
 
-    def __init__(self, memory: SharedMemory, limits: Callable[[], Limits]) -> None:
-        self._memory, self._limits = memory, limits
+    def __init__(
+        self,
+        memory: SharedMemory,
+        limits: Callable[[], Limits],
+        announce: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`announce` tells other processes, if there are any, of the regions; it returns when they know."""
+        self._memory, self._limits, self._announce = memory, limits, announce
         self._next = 0
-        self.announce: Callable[[], Awaitable[None]] = _nobody_else
-        """Tells other processes which regions there are, and returns when they know."""
 
     @property
     def entries(self) -> list[RegionEntry]:
@@ -325,11 +266,15 @@ class SharedMemoryControl:
         return [region.entry for region in self._memory.regions.values()]
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """List one region, or without a name all of them."""
+        """List one region, or without a name all of them, as Triton describes them."""
         self._require_allowed()
         if name and name not in self._memory.regions:
             raise NotFound(f"no shared memory region '{name}' is registered")
-        return [_described(one) for one in self.entries if name in ("", one.name)]
+        return [
+            {"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size}
+            for one in self.entries
+            if name in ("", one.name)
+        ]
 
     async def register(self, name: str, given: Registration) -> None:
         """Open a region; raise a refusal that says what is wrong with it."""
@@ -337,17 +282,6 @@ class SharedMemoryControl:
         if not 1 <= len(name) <= LONGEST_NAME:
             raise BadRequest(f"a region's name has 1 to {LONGEST_NAME} characters; give another")
         self._check_room(name, given.byte_size)
-        self._memory.regions[name] = self._open(name, given)
-        await self.announce()
-
-    async def unregister(self, name: str = "") -> None:
-        """Forget one region, or without a name all of them; calls under way keep what they need."""
-        self._require_allowed()
-        for one in [name] if name else list(self._memory.regions):
-            self._memory.regions.pop(one, None)  # Triton too is content if there is none
-        await self.announce()
-
-    def _open(self, name: str, given: Registration) -> SharedRegion:
         file = open_shared(given.key, given.offset + given.byte_size)
         self._next += 1
         entry = RegionEntry(
@@ -359,7 +293,17 @@ class SharedMemoryControl:
             path=str(path_of(file)),
             inode=os.fstat(file).st_ino,
         )
-        return SharedRegion(entry, file)
+        self._memory.regions[name] = SharedRegion(entry, file)
+        if self._announce is not None:
+            await self._announce()
+
+    async def unregister(self, name: str = "") -> None:
+        """Forget one region, or without a name all of them; calls under way keep what they need."""
+        self._require_allowed()
+        for one in [name] if name else list(self._memory.regions):
+            self._memory.regions.pop(one, None)  # Triton too is content if there is none
+        if self._announce is not None:
+            await self._announce()
 
     def refuse_cuda(self, step: str, name: str = "") -> None:
         """Answer a question about CUDA shared memory: nothing is registered, and nothing can be."""
@@ -387,11 +331,6 @@ class SharedMemoryControl:
     def _require_allowed(self) -> None:
         if not self._memory.is_allowed:
             raise switched_off()
-
-
-def _described(one: RegionEntry) -> dict[str, Any]:
-    """Describe a region as Triton does."""
-    return {"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.byte_size}
 
 
 def read_registration(given: dict[str, Any]) -> Registration:

@@ -4,6 +4,7 @@ Also what happens to servers (faults), what they report (snapshots), and where t
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -26,8 +27,6 @@ from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Key
 
-# -- A link: how long it takes to send bytes.
-
 
 class Link(Struct, frozen=True, kw_only=True):
     """Connects a server (or the gateway) to the network, equally fast in both directions.
@@ -37,9 +36,6 @@ class Link(Struct, frozen=True, kw_only=True):
 
     bandwidth_bytes_per_s: PositiveAmount  # bytes per second, in each direction
     latency_s: Seconds  # time of an empty message
-
-
-# -- A fault: a server dies, hangs, leaves, returns, or changes its speed or that of its link.
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,9 +50,6 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     at_s: Seconds  # when
     kind: Literal["kill", "hang", "leave", "restore", "slow", "slow-link"]  # what happens
     slowdown: Factor = 1.0  # for slow and slow-link: how many times slower
-
-
-# -- An instance: one segment at one choice, loaded on a device and able to run one batch at a time.
 
 
 class InstanceState(StrEnum):
@@ -80,7 +73,10 @@ TRANSITIONS: dict[str, tuple[InstanceState, InstanceState]] = {
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """An execution slot for one segment at one choice; in a nested model it can run narrower choices too."""
+    """One segment at one choice, loaded on a device, to run one batch at a time.
+
+    In a nested model it can run narrower choices too.
+    """
 
     id: int
     segment: int
@@ -105,11 +101,8 @@ def next_state(instance: Instance, state: InstanceState, step: str) -> InstanceS
     return after
 
 
-# -- A snapshot: what a server last reported about itself.
-
-
 class ServerSnapshot(Struct, frozen=True, kw_only=True):
-    """One telemetry sample of one server.
+    """What a server last reported about itself.
 
     `queued` counts waiting requests by model and segment. The sources say where power, utilization and memory
     come from. `waiting` says, by key, why the batches that were tried last could not run. `refused` counts
@@ -129,10 +122,9 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
     refused: dict[str, int] = {}
 
 
-# -- The names of a cluster's state machines in its event log.
-
 GATEWAY_NAME = "gateway"
 AUTOSCALER_NAME = "autoscaler"
+"""The names of state machines in a cluster's event log."""
 
 
 def life_name(server: str, life: int) -> str:
@@ -145,8 +137,6 @@ def server_of(machine: str) -> str:
     return machine.partition("#")[0]
 
 
-# -- A host: which part of a machine a live server uses.
-
 CUDA_INSTANCES = 64
 """PyTorch has that many streams on a GPU, and each instance needs one of its own."""
 
@@ -156,7 +146,8 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     On a CPU: the number of threads, the cores they are bound to, and the speed. Below 1, the server rests
     after each batch to act like a slower one. On a GPU: its index, and the share of it that MPS allows. On
-    Ray: the resources that the node must offer, and the labels it must have.
+    Ray: the resources that the node must offer, and the labels it must have. `precision` is for models that
+    do not say how they run: shipped and trained ones do, and folders with a run.toml.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"  # what the server runs on
@@ -164,7 +155,9 @@ class Host(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cores: tuple[CountOrZero, ...] = ()  # cores that the threads are bound to; empty: any
     speed: PositiveShare = 1.0  # below 1 the server rests after each batch to act slower
     gpu: CountOrZero = 0  # number of the GPU
+    slice: str = ""  # identifier of a MIG slice of the GPU; empty: the whole GPU
     mps_percentage: Percentage = 100  # share of the GPU that MPS allows
+    precision: Literal["", "fp32", "bf16", "fp16"] = ""  # of models without run options of their own
     resources: dict[str, Amount] = {}  # resources that a Ray node must offer
     labels: dict[str, str] = {}  # labels that a Ray node must have
 
@@ -180,6 +173,7 @@ GATEWAY = -1
 """The gateway's place: it holds a request's input before the first segment."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Cluster:
     """Static facts that a router may use; servers and models are numbered in order.
 
@@ -187,26 +181,19 @@ class Cluster:
     of `models`, but none of the `active` ones.
     """
 
-    def __init__(
-        self,
-        *,
-        names: Sequence[str],
-        profiles: Sequence[Profile],
-        models: Sequence[ServedModel],
-        links: Sequence[Link],
-        gateway_link: Link,
-        batch_limit: int,
-        retired: frozenset[int] = frozenset(),
-    ) -> None:
-        self.names = tuple(names)
-        self.profiles = tuple(profiles)
-        self.models = tuple(model.numbered(number) for number, model in enumerate(models))
-        self.retired = retired
-        self.active = tuple(model for model in self.models if model.number not in retired)
+    names: Sequence[str]
+    profiles: Sequence[Profile]
+    models: Sequence[ServedModel]
+    links: Sequence[Link]
+    gateway_link: Link
+    batch_limit: int
+    retired: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        profiles, batch_limit = self.profiles, self.batch_limit
+        self.models = tuple(model.numbered(number) for number, model in enumerate(self.models))
+        self.active = tuple(model for model in self.models if model.number not in self.retired)
         """The models that take new requests."""
-        self.links = tuple(links)
-        self.gateway_link = gateway_link
-        self.batch_limit = batch_limit
         self._moves: dict[tuple[int, int, int, int], tuple[Values, Values]] = {}
         self._work_s: dict[tuple[Key, int], float] = {}
         keys = [key for model in self.models for key in model.keys.values()]
@@ -226,15 +213,7 @@ class Cluster:
 
     def part(self, pick: slice) -> "Cluster":
         """Return the same cluster with only some of its servers."""
-        return Cluster(
-            names=self.names[pick],
-            profiles=self.profiles[pick],
-            models=self.models,
-            links=self.links[pick],
-            gateway_link=self.gateway_link,
-            batch_limit=self.batch_limit,
-            retired=self.retired,
-        )
+        return replace(self, names=self.names[pick], profiles=self.profiles[pick], links=self.links[pick])
 
     def with_model(self, model: ServedModel, profiles: Sequence[Profile]) -> "Cluster":
         """The same cluster with one more model, last in the list; `profiles` has its own by server."""
@@ -242,27 +221,13 @@ class Cluster:
         for whole, part in zip(self.profiles, profiles, strict=True):
             if id(whole) not in joined:  # servers with equal profiles must share them
                 joined[id(whole)] = Profile.joined([*whole.parts, part])
-        return Cluster(
-            names=self.names,
-            profiles=[joined[id(whole)] for whole in self.profiles],
-            models=[*self.models, model],
-            links=self.links,
-            gateway_link=self.gateway_link,
-            batch_limit=self.batch_limit,
-            retired=self.retired,
+        return replace(
+            self, profiles=[joined[id(whole)] for whole in self.profiles], models=[*self.models, model]
         )
 
     def without(self, numbers: Collection[int]) -> "Cluster":
         """The same cluster where these models take no new requests."""
-        return Cluster(
-            names=self.names,
-            profiles=self.profiles,
-            models=self.models,
-            links=self.links,
-            gateway_link=self.gateway_link,
-            batch_limit=self.batch_limit,
-            retired=self.retired | frozenset(numbers),
-        )
+        return replace(self, retired=self.retired | frozenset(numbers))
 
     def link_of(self, place: int) -> Link:
         """Return the link that connects a server, or the gateway, to the network."""
@@ -280,9 +245,9 @@ class Cluster:
             known = self._work_s[key, server] = sum([float(self.work_s[leg][server]) for leg in key.legs])
         return known
 
-    def plan_s(self, model: ServedModel, plan: tuple[int, ...]) -> Values:
-        """Return the least device time per example of a whole plan, one value per server."""
-        total: Values = np.sum([self.work_s[key] for key in model.legs(plan)], axis=0)
+    def plan_s(self, model: ServedModel, plan: tuple[int, ...], done: int = 0) -> Values:
+        """Return the least device time per example of a plan after `done` segments, one value per server."""
+        total: Values = np.sum([self.work_s[key] for key in model.legs(plan)[done:]], axis=0)
         return total
 
     def move_s(self, model: int, segment: int, previous: int, source: int, count: int) -> Values:

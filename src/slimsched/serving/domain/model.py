@@ -5,6 +5,7 @@ are served: gateway and servers are told so in the same words.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 
 from msgspec import Struct
 
@@ -12,8 +13,6 @@ from slimsched.core.config import CountOrZero, PositiveAmount
 from slimsched.models.quality import QualityTable
 from slimsched.models.spec import ModelFigures, ModelSpec, Path, PlanTree
 from slimsched.serving.domain.request import Key, Trail, key_of
-
-# -- Models that come and go while requests are served: gateway and servers are told in the same words.
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
@@ -38,28 +37,27 @@ class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True):
     retired: tuple[CountOrZero, ...] = ()
 
 
+@dataclass(eq=False, repr=False)
 class ServedModel:
     """One of the models that a cluster serves; `number` is its index in the cluster's list.
 
     `weight` is how much one point of its accuracy counts relative to other models. `folder` holds its files.
-    Routers choose by `quality`; runs are scored by `scored`, which was measured on other examples.
+    Routers choose by `quality`; runs are scored by `scored`, which was measured on other examples. Both are
+    parts of the quality table as it was `measured`.
     """
 
-    def __init__(
-        self,
-        spec: ModelSpec,
-        quality: QualityTable,
-        figures: ModelFigures,
-        *,
-        number: int = 0,
-        weight: float = 1.0,
-        folder: str = "",
-    ) -> None:
-        self.spec, self.figures, self.folder = spec, figures, folder
-        self.measured = quality
-        self.quality, self.scored = quality.split()
-        self.number, self.weight = number, weight
-        self.tree: PlanTree = quality.tree
+    spec: ModelSpec
+    measured: QualityTable
+    figures: ModelFigures
+    _: KW_ONLY
+    number: int = 0
+    weight: float = 1.0
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        spec, number = self.spec, self.number
+        self.quality, self.scored = self.measured.split()
+        self.tree: PlanTree = self.measured.tree
         self.name = spec.name
         self.segments = len(spec.segments)
         self.keys = {step: key_of(number, *step) for step in spec.steps()}
@@ -74,14 +72,7 @@ class ServedModel:
 
     def numbered(self, number: int, *, weight: float | None = None) -> "ServedModel":
         """Return the same model with another number, and another weight if given."""
-        return ServedModel(
-            self.spec,
-            self.measured,
-            self.figures,
-            number=number,
-            weight=self.weight if weight is None else weight,
-            folder=self.folder,
-        )
+        return replace(self, number=number, weight=self.weight if weight is None else weight)
 
     @property
     def entry(self) -> ModelEntry:
@@ -90,9 +81,7 @@ class ServedModel:
 
     def with_quality(self, quality: QualityTable) -> "ServedModel":
         """Return the same model with another quality table."""
-        return ServedModel(
-            self.spec, quality, self.figures, number=self.number, weight=self.weight, folder=self.folder
-        )
+        return replace(self, measured=quality)
 
     def expected_accuracy(self, plan: Path, trail: Trail | None) -> float:
         """Return the chance that an answer is right: by how sure the model was, else by the plan."""
@@ -123,14 +112,12 @@ class ServedModel:
         return f"segment {key.segment} at {names[key.segment][key.choice]}{after}{onward}"
 
 
-# -- The outline of a model: the names needed to read logs, frames and reports without the model.
-
-
 class ModelOutline(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A model's name, the names of each segment's choices (narrowest first), and its plans.
 
-    A plan is written with commas, such as '0.5,1.0'. The place of a plan in `plans` is its number in the
-    arrays of a run folder. `plans` is empty where they are not needed.
+    These are the names needed to read logs, frames and reports without the model. A plan is written with
+    commas, such as '0.5,1.0'. The place of a plan in `plans` is its number in the arrays of a run folder.
+    `plans` is empty where they are not needed.
     """
 
     name: str

@@ -5,6 +5,8 @@ service a batch may take longer, and equal batches differ: the extra cost and th
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from typing import Literal
 
@@ -26,11 +28,10 @@ from slimsched.core.config import (
     PositiveShare,
     Seconds,
 )
+from slimsched.core.statistics import Fading, follow
 from slimsched.models.spec import Step
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Key, onward
-
-# -- A device, described by its data sheet and its software.
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -59,8 +60,6 @@ class Device(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"device '{self.name}': {power}; give 0 ≤ idle_w ≤ peak_w")
 
 
-# -- The extra cost of a batch in service, beyond its profile, which was measured on an idle device.
-
 PACE_S = 0.1
 """How long each entry of `pace` lasts."""
 
@@ -86,11 +85,6 @@ class ServiceCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 ALONE = ServiceCost()
 
-
-# -- Service noise: equal batches do not take equal time, and a device's pace drifts.
-#
-# A batch takes  profile · e^(σ·z) · pace(t).  z is drawn anew for each batch. The pace wanders around 1 and
-# keeps its direction for about a second, because slow spells of a device last longer than a batch.
 
 MEASURED_SPREAD = 0.2
 """Spread of repeated batches on the H200 of the shipped profiles (0.19 to 0.22); on a CPU core it is 0.09."""
@@ -125,7 +119,11 @@ class ServiceNoise(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class NoiseSource:
-    """Draws the factors of one server; the same seed gives the same factors."""
+    """Draws the factors of one server; the same seed gives the same factors.
+
+    A batch takes  profile · e^(σ·z) · pace(t).  z is drawn anew for each batch. The pace wanders around 1 and
+    keeps its direction for about a second, because slow spells of a device last longer than a batch.
+    """
 
     def __init__(self, noise: ServiceNoise, spread: float, seed: tuple[int, ...]) -> None:
         self._rng = np.random.default_rng(seed)
@@ -143,68 +141,61 @@ class NoiseSource:
             self._factors = np.exp(drawn).tolist()
         step = int(now_s / STEP_S)
         while step >= len(self._paces):
-            self._go_on()
+            for turn in self._rng.standard_normal(DRAWN).tolist():
+                self._wander = self._kept * self._wander + sqrt(1.0 - self._kept**2) * turn
+                self._paces.append(exp(self._drift * self._wander - 0.5 * self._drift**2))
         return self._factors.pop() * self._paces[step]
-
-    def _go_on(self) -> None:
-        """Draw the pace of the next time steps."""
-        turns = self._rng.standard_normal(DRAWN).tolist()
-        for turn in turns:
-            self._wander = self._kept * self._wander + sqrt(1.0 - self._kept**2) * turn
-            self._paces.append(exp(self._drift * self._wander - 0.5 * self._drift**2))
 
 
 Place = tuple[int, int, int]
 """(model, segment, choice): what an instance is loaded for."""
 
+IDLE_W, ACTIVE_W = 5.0, 10.0
+"""What is taken for the power of a device that no meter can read: idle, and above that while busy."""
 
+AT_START = "measured at start"
+"""How the source of a profile in the user's cache begins; all others hold as they are, whatever changes."""
+
+SLOWED = " ÷ "
+"""Between the name of a device and how many times slower it is made."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class Profile:
     """Latency, active energy and memory of one model on a device.
 
-    `latency_s[key][i][j]` is the time of a batch of `batches[j]` examples while `concurrency[i]` batches run
-    on the device at once (including this one). `energy_j[key][j]` is what it draws above idle. Latency and
-    energy are interpolated between measured batch sizes, and grow in proportion beyond the last.
+    `latency_table_s[key][i][j]` is the time of a batch of `batches[j]` examples while `concurrency[i]`
+    batches run on the device at once (including this one). `energy_table_j[key][j]` is what it draws above
+    idle. Latency and energy are interpolated between measured batch sizes, and grow in proportion beyond.
 
     `joined` makes one profile of several models on the same device.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        source: str,
-        batches: Sequence[int],
-        concurrency: Sequence[int],
-        latency_s: Mapping[Key, Sequence[Sequence[float]]],
-        energy_j: Mapping[Key, Sequence[float]],
-        instance_bytes: Mapping[Place, int],
-        load_s: Mapping[Place, float],
-        idle_w: float,
-        element_bytes: int,
-        energy_source: str = "",
-        spread: float = MEASURED_SPREAD,
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.batches = tuple(batches)
-        self.concurrency = tuple(concurrency)
-        self.latency_table_s = latency_s
-        self.energy_table_j = energy_j
-        self.instance_bytes = instance_bytes
-        self.load_s = load_s
-        self.idle_w = idle_w
-        self.element_bytes = element_bytes
-        self.energy_source = energy_source or source.partition(":")[0]
-        """Where the figures of energy come from: latency may be measured while energy is modelled."""
-        self.spread = spread
-        """How much longer equal batches take at the 90th percentile than at the 10th, relative."""
+    name: str
+    source: str
+    batches: tuple[int, ...]
+    concurrency: tuple[int, ...]
+    latency_table_s: Mapping[Key, Sequence[Sequence[float]]]
+    energy_table_j: Mapping[Key, Sequence[float]]
+    instance_bytes: Mapping[Place, int]
+    load_s: Mapping[Place, float]
+    idle_w: float
+    element_bytes: int
+    energy_source: str = ""
+    """Where the figures of energy come from: latency may be measured while energy is modelled."""
+    spread: float = MEASURED_SPREAD
+    """How much longer equal batches take at the 90th percentile than at the 10th, relative."""
+
+    def __post_init__(self) -> None:
+        self.energy_source = self.energy_source or self.source.partition(":")[0]
         self._check()
         self._latency: dict[Key, list[list[float]]] = {}  # [batch - 1][concurrency - 1]
         self._energy: dict[Key, list[float]] = {}
-        for key in latency_s:
-            by_concurrency = _dense(self.batches, np.array(latency_s[key], dtype=float))
+        for key, rows in self.latency_table_s.items():
+            by_concurrency = _dense(self.batches, np.array(rows, dtype=float))
             self._latency[key] = _dense(self.concurrency, by_concurrency.T).tolist()
-            self._energy[key] = _dense(self.batches, np.array(energy_j[key], dtype=float)).tolist()
+            energy_j = np.array(self.energy_table_j[key], dtype=float)
+            self._energy[key] = _dense(self.batches, energy_j).tolist()
         self.top_concurrency = max(self.concurrency)
         self.parts: tuple[Profile, ...] = (self,)
         """One profile per model."""
@@ -214,8 +205,7 @@ class Profile:
         """Join the profiles of several models on one device; the first gives the device's own figures."""
         if len(parts) == 1:
             return parts[0]
-        whole = object.__new__(Profile)
-        vars(whole).update(vars(parts[0]))
+        whole = copy(parts[0])
         whole.parts = tuple(parts)
         whole.top_concurrency = min(part.top_concurrency for part in parts)
         whole._latency = {key: rows for part in parts for key, rows in part._latency.items()}
@@ -234,22 +224,12 @@ class Profile:
             return self
         if len(self.parts) > 1:
             return Profile.joined([part.slowed(factor) for part in self.parts])
-        return Profile(
-            name=f"{self.name} ÷ {factor:g}",
-            source=self.source,
-            batches=self.batches,
-            concurrency=self.concurrency,
-            latency_s={
-                k: [[v * factor for v in row] for row in rows] for k, rows in self.latency_table_s.items()
-            },
-            energy_j=self.energy_table_j,
-            instance_bytes=self.instance_bytes,
-            load_s={place: seconds * factor for place, seconds in self.load_s.items()},
-            idle_w=self.idle_w,
-            element_bytes=self.element_bytes,
-            energy_source=self.energy_source,
-            spread=self.spread,
-        )
+        latency_s = {
+            k: [[v * factor for v in row] for row in rows] for k, rows in self.latency_table_s.items()
+        }
+        load_s = {place: seconds * factor for place, seconds in self.load_s.items()}
+        name = f"{self.name}{SLOWED}{factor:g}"
+        return replace(self, name=name, latency_table_s=latency_s, load_s=load_s)
 
     def latency_s(self, key: Key, batch: int, concurrency: int = 1) -> float:
         """Time of a batch while `concurrency` batches share the device."""
@@ -297,14 +277,9 @@ class Profile:
 
     def _check(self) -> None:
         where = f"profile '{self.name}'"
-        if not self.batches or list(self.batches) != sorted(set(self.batches)) or self.batches[0] != 1:
-            raise DataError(f"{where}: batches must rise from 1, got {list(self.batches)}")
-        if (
-            not self.concurrency
-            or list(self.concurrency) != sorted(set(self.concurrency))
-            or self.concurrency[0] != 1
-        ):
-            raise DataError(f"{where}: concurrency must rise from 1, got {list(self.concurrency)}")
+        for name, values in (("batches", self.batches), ("concurrency", self.concurrency)):
+            if not values or list(values) != sorted(set(values)) or values[0] != 1:
+                raise DataError(f"{where}: {name} must rise from 1, got {list(values)}")
         if self.latency_table_s.keys() != self.energy_table_j.keys():
             raise DataError(f"{where}: latency_s and energy_j must name the same keys")
         for key, rows in self.latency_table_s.items():
@@ -328,9 +303,6 @@ def _dense(at: Sequence[int], values: NDArray[np.float64]) -> NDArray[np.float64
     share = (wanted - points[before]) / np.maximum(1, points[after] - points[before])
     dense: NDArray[np.float64] = values[..., before] + share * (values[..., after] - values[..., before])
     return dense
-
-
-# -- A profile as stored in a file: what one model's steps cost on one device.
 
 
 class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -364,19 +336,14 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         self._check(model)
         keys = [model.keys[step] for step in self.steps]
         places = [(model.number, *place) for place in self.places]
+        same = ("name", "source", "batches", "concurrency", "idle_w", "element_bytes", "energy_source")
         return Profile(
-            name=self.name,
-            source=self.source,
-            batches=self.batches,
-            concurrency=self.concurrency,
-            latency_s=dict(zip(keys, self.latency_s, strict=True)),
-            energy_j=dict(zip(keys, self.energy_j, strict=True)),
+            latency_table_s=dict(zip(keys, self.latency_s, strict=True)),
+            energy_table_j=dict(zip(keys, self.energy_j, strict=True)),
             instance_bytes=dict(zip(places, self.instance_bytes, strict=True)),
             load_s=dict(zip(places, self.load_s, strict=True)),
-            idle_w=self.idle_w,
-            element_bytes=self.element_bytes,
-            energy_source=self.energy_source,
             spread=self.spread or MEASURED_SPREAD,
+            **{name: getattr(self, name) for name in same},
         )
 
     def _check(self, model: ServedModel) -> None:
@@ -386,14 +353,9 @@ class ProfileRecord(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"model '{model.name}' has {len(model.keys)} of its own: measure them with slim profile"
             )
         steps, places = len(self.steps), len(self.places)
-        lengths: Mapping[str, tuple[int, int]] = {
-            "latency_s": (len(self.latency_s), steps),
-            "energy_j": (len(self.energy_j), steps),
-            "instance_bytes": (len(self.instance_bytes), places),
-            "load_s": (len(self.load_s), places),
-        }
-        for name, (entries, wanted) in lengths.items():
-            if entries != wanted:
+        lengths = {"latency_s": steps, "energy_j": steps, "instance_bytes": places, "load_s": places}
+        for name, wanted in lengths.items():
+            if (entries := len(getattr(self, name))) != wanted:
                 raise DataError(f"profile '{self.name}': {name} has {entries} entries, {wanted} are needed")
 
 
@@ -401,49 +363,42 @@ def record_of(profile: Profile, model: ServedModel) -> ProfileRecord:
     """Write one model's part of a profile down."""
     part = profile.part(model.number)
     steps, places = list(model.keys), [(segment, choice) for segment, choice in model.spec.places()]
+    same = ("name", "source", "batches", "concurrency", "idle_w", "element_bytes", "energy_source", "spread")
     return ProfileRecord(
-        name=part.name,
         model=model.name,
-        source=part.source,
         device={},
         steps=steps,
         places=places,
-        batches=part.batches,
-        concurrency=part.concurrency,
         latency_s=[[list(row) for row in part.latency_table_s[model.keys[step]]] for step in steps],
         energy_j=[list(part.energy_table_j[model.keys[step]]) for step in steps],
         instance_bytes=[part.instance_bytes[model.number, *place] for place in places],
         load_s=[part.load_s[model.number, *place] for place in places],
-        idle_w=part.idle_w,
-        element_bytes=part.element_bytes,
-        energy_source=part.energy_source,
-        spread=part.spread,
+        **{name: getattr(part, name) for name in same},
     )
 
-
-# -- A profile modelled from public figures of a device, by the roofline model.
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONCURRENCY = (1, 2, 4, 8)
 
 
 def modelled_profile(device: Device, model: ServedModel) -> Profile:
-    """Model a profile: t(b, c) = launch + c · b · max(flop / rate, bytes / bandwidth).
+    """Model a profile by the roofline model: t(b, c) = launch + c · b · max(flop / rate, bytes / bandwidth).
 
     Concurrent instances overlap their launches and share the arithmetic. Power rises from idle to peak
     with the share of time that the arithmetic units are busy.
     """
-    busy_s = {key: _busy_s(device, model, key) for key in model.keys.values()}
+    busy_s: dict[Key, float] = {}
+    for key in model.keys.values():  # the arithmetic units or the memory bus, whichever takes longer
+        step = model.figures.steps[key.step]
+        arithmetic_s = 2 * step.macs / (device.efficiency * device.peak_flop_per_s)
+        busy_s[key] = max(arithmetic_s, step.moved * device.element_bytes / device.memory_bytes_per_s)
     latency_s = {
         key: [[device.launch_s + c * b * busy for b in BATCHES] for c in CONCURRENCY]
         for key, busy in busy_s.items()
     }
+    active_w = device.peak_w - device.idle_w
     energy_j = {
-        key: [
-            (device.peak_w - device.idle_w) * b * busy
-            + 0.1 * (device.peak_w - device.idle_w) * device.launch_s
-            for b in BATCHES
-        ]
+        key: [active_w * b * busy + 0.1 * active_w * device.launch_s for b in BATCHES]
         for key, busy in busy_s.items()
     }
     figures = model.figures
@@ -457,25 +412,14 @@ def modelled_profile(device: Device, model: ServedModel) -> Profile:
         source=f"modelled from public figures: {device.source}",
         batches=BATCHES,
         concurrency=CONCURRENCY,
-        latency_s=latency_s,
-        energy_j=energy_j,
+        latency_table_s=latency_s,
+        energy_table_j=energy_j,
         instance_bytes=memory,
         load_s={at: device.load_fixed_s + size / device.load_bytes_per_s for at, size in memory.items()},
         idle_w=device.idle_w,
         element_bytes=device.element_bytes,
     )
 
-
-def _busy_s(device: Device, model: ServedModel, key: Key) -> float:
-    """Return the time per example on the arithmetic units or the memory bus, whichever is longer."""
-    step = model.figures.steps[key.step]
-    return max(
-        2 * step.macs / (device.efficiency * device.peak_flop_per_s),
-        step.moved * device.element_bytes / device.memory_bytes_per_s,
-    )
-
-
-# -- The batch limit that a device's profile suggests: larger batches would give hardly more throughput.
 
 ENOUGH = 0.97
 """A smaller batch is good enough if it gives this share of the best throughput."""
@@ -485,17 +429,174 @@ DEADLINE_SHARE = 1 / 3
 
 
 def useful_batch(profile: Profile, models: Sequence[ServedModel], longest_s: float) -> int:
-    """Return the smallest measured size that gives nearly the best throughput at every model's widest plan.
+    """Return the largest batch that is useful for some plan: a model's widest, a middle, or its narrowest."""
+    return max(
+        useful_size(profile, onward(first, tuple(leg.choice for leg in rest)), longest_s)
+        for model in models
+        for plan in (model.spec.widest, model.tree.middle, model.spec.narrowest)
+        for first, *rest in [model.legs(plan)]
+    )
+
+
+def useful_size(profile: Profile, key: Key, longest_s: float) -> int:
+    """Return the smallest measured batch size that gives a key nearly its best throughput.
 
     Sizes that take longer than `longest_s` do not count; 0 means no limit.
     """
-    return max(_of_model(profile, model, longest_s) for model in models)
-
-
-def _of_model(profile: Profile, model: ServedModel, longest_s: float) -> int:
-    legs = model.legs(model.spec.widest)
-    key = onward(legs[0], tuple(leg.choice for leg in legs[1:]))
-    took_s = {size: profile.latency_s(key, size) for size in profile.part(model.number).batches}
+    took_s = {size: profile.latency_s(key, size) for size in profile.part(key.model).batches}
     sizes = [size for size in took_s if not 0.0 < longest_s < took_s[size]] or [min(took_s)]
     best_per_s = max(size / took_s[size] for size in sizes)
     return min(size for size in sizes if size / took_s[size] >= ENOUGH * best_per_s)
+
+
+# -- How fast a server really is, learned from what it has finished.
+#
+# A profile is measured on an idle device with one key at a time. In service a batch also pays for messages,
+# cold caches and neighbours, and devices slow down. Three figures tell by how much, each for its own
+# question:
+#
+# * batch time: how long does a batch take? Prices of routers follow it, and what the local scheduler begins.
+# * pace: how much work gets done while there is work? Admission counts on it. It knows what batch times
+#   cannot: half-empty batches, batches that share the device, and the share of it that other gateways have.
+# * lateness: how much longer do blocks take than the work sent before them? The learned router reads it.
+#
+# There are two instances of the batch time for each server, because they know different things. The gateway's
+# is told of its own blocks, a message late, and wants prices that do not jump: it follows a hundred batches,
+# and learns nothing where batches share a device. The local scheduler's is told of all batches of the device
+# at once, whichever gateway sent them, and asks when the next one ends beside the neighbours that it has now:
+# it follows ten. Were it told by the gateway instead, what it drops would depend on how late messages are.
+
+PRIOR = 0.2
+"""How many batches that take as long as profiled are assumed at the start, as a share of those followed."""
+
+SAME = 0.1
+"""Batches whose profiled times differ by less than about this share do not show the overhead."""
+
+MOST = 2.0
+"""How many times slower than expected a batch counts at most: one hiccup says little about the next."""
+
+LEAST_SLOWDOWN = 0.5
+"""No more of a batch's time than leaves this factor on its profile counts as overhead."""
+
+
+class BatchTime:
+    """The time of a server's batches: overhead_s + slowdown · profiled, by least squares of relative errors.
+
+    With u = 1 / profiled and r = took / profiled, the equation is r = slowdown + overhead · u: a line. Where
+    batches are too much alike to tell the two apart, all of it counts as slowdown.
+    """
+
+    def __init__(self, share: float) -> None:
+        """`share` is what the last batch counts."""
+        self.overhead_s = 0.0
+        """Time that every batch takes, whatever it has to do."""
+        self.slowdown = 1.0
+        """Factor on the profiled time."""
+        self._prior = PRIOR / share
+        self._u, self._r, self._uu, self._ur = (Fading(share=share) for _ in range(4))
+
+    def of(self, profiled_s: float) -> float:
+        """Return the time that a batch will probably take."""
+        return self.overhead_s + self.slowdown * profiled_s
+
+    def note(self, profiled_s: float, took_s: float) -> None:
+        """Learn from a batch that took `took_s`."""
+        if profiled_s <= 0.0 or took_s <= 0.0:
+            return
+        u = 1.0 / profiled_s
+        r = min(took_s * u, MOST * (self.slowdown + self.overhead_s * u))
+        if not self._u.weight:
+            for mean, value in ((self._u, u), (self._r, 1.0), (self._uu, u * u), (self._ur, u)):
+                mean.total, mean.weight = self._prior * value, self._prior
+        self._u.note(u)
+        self._r.note(r)
+        self._uu.note(u * u)
+        self._ur.note(u * r)
+        u, r = self._u.mean, self._r.mean  # the line; as long as all batches are alike, it is level
+        spread = max(0.0, self._uu.mean - u * u) + (SAME * u) ** 2
+        slope = (self._ur.mean - u * r) / spread
+        self.overhead_s = min(max(0.0, slope), max(0.0, r - LEAST_SLOWDOWN) / u)
+        self.slowdown = r - self.overhead_s * u
+
+
+SHARE = 0.01
+"""What the last batch counts in the gateway's batch time, and in the mean size of batches."""
+
+FIRST_BATCH = 8.0
+"""How many examples a batch is assumed to have before any has run."""
+
+MEMORY_S = 1.0
+"""For the pace, work from this long ago counts about a third; time without work does not pass."""
+
+PRIOR_S = 0.2
+"""How much work at the profile's own pace is assumed at the start."""
+
+LATENESS_S = 0.01
+"""Added to times before they are compared, so that messages and scheduling steps count little."""
+
+LATENESS_SHARE = 0.05
+"""Weight of the last block in a server's lateness: it follows about the last twenty blocks."""
+
+
+class ServerSpeed:
+    """What a gateway knows about how fast one server is."""
+
+    def __init__(self) -> None:
+        self.batch = BatchTime(SHARE)
+        """What batches take; nothing is learned where they share the device."""
+        self._examples = Fading(FIRST_BATCH, 1.0, share=SHARE), Fading(FIRST_BATCH, 1.0, share=SHARE)
+        self.lateness = follow(1.0, LATENESS_SHARE)
+        """Time that blocks took lately over the time that the work sent before them takes by profile."""
+        self._work = Fading(1.0, PRIOR_S)  # profiled time of the work done, over the time with work
+        self._since_s: float | None = None  # since when there is work that is not counted yet
+
+    @property
+    def pace(self) -> float:
+        """Work done over the time it took: 1 as profiled, 0.5 if everything takes twice as long."""
+        return self._work.mean
+
+    def extra_s(self, *, further: bool) -> float:
+        """Return what the overhead adds to an example of a first plan, or of one that follows an answer.
+
+        The overhead is paid once per batch, and plans that go on after an answer run in smaller batches.
+        """
+        return self.batch.overhead_s / self._examples[further].mean
+
+    def ran(self, profiled_s: float, took_s: float, examples: int, *, further: bool) -> None:
+        """Learn from a batch that had the device to itself, and whether its examples had an answer before."""
+        self._examples[further].note(examples)
+        self.batch.note(profiled_s, took_s)
+
+    def began(self, now_s: float) -> None:
+        """Note that the server has work now."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def worked(self, full_s: float, now_s: float) -> None:
+        """Note a full batch of a backlogged server, which takes `full_s` by profile."""
+        if self._since_s is None:
+            return
+        passed_s = max(1e-6, now_s - self._since_s)
+        self._work.fade(exp(-passed_s / MEMORY_S))
+        self._work.note(full_s, passed_s)
+        self._since_s = now_s
+
+    def worked_in_part(self, alone_s: float, now_s: float, *, is_idle: bool) -> None:
+        """Note a batch that takes `alone_s` alone, by a server with little or nothing else to do.
+
+        Its batches are small and cost more per example, so it only shows whether they take as long as they
+        should.
+        """
+        if self._since_s is not None:
+            self.worked(min(alone_s, now_s - self._since_s), now_s)
+        if is_idle:
+            self._since_s = None
+
+    def returned(self, took_s: float, expected_s: float) -> None:
+        """Note how long a block took, and how long it should have taken by profile."""
+        self.lateness.note((took_s + LATENESS_S) / (expected_s + LATENESS_S))
+
+    def lost(self) -> None:
+        """Note that the server is gone with its work; how late it was says nothing about its next life."""
+        self._since_s = None
+        self.lateness = follow(1.0, LATENESS_SHARE)

@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from slimsched.models.spec import ANY, Path, Step
 
-# -- A trail: what a request went through where a plan's answer may be followed by that of a wider plan.
-
 
 class Trail(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The servers that keep a request's activations, and the answers it has so far.
 
+    A request has one where a plan's answer may be followed by that of a wider plan.
     `homes` holds the server that ran each segment of the current path. `tried` holds the plans that have
     answered, oldest first. `confidence` is what the model said about the last answer, `sure` the chance that
     this answer is right, and `why` the reason to stop there or to go on. `hope` is the chance that the next
@@ -56,16 +55,10 @@ def homes_of(requests: "Sequence[Request]") -> dict[int, list[int]]:
     return kept
 
 
-# -- Cancellation: the event that tells the gateway and the servers that nobody waits for some requests.
-
-
 class RequestsCancelled(Struct, frozen=True, kw_only=True, tag=True):
-    """Nobody waits for these requests any more; do not begin them."""
+    """Event for gateway and servers: nobody waits for these requests any more; do not begin them."""
 
     requests: tuple[int, ...]
-
-
-# -- Why a request was given up.
 
 
 class DropReason(StrEnum):
@@ -81,13 +74,10 @@ class DropReason(StrEnum):
     SHUTTING_DOWN = "shutting down"
 
 
-# -- The key k = (segment, requested choice, previous choice): requests of one key can share a batch.
-#
-# With several models a key also names its model. In the paper a choice is a width.
-
-
 class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):
-    """What must agree for requests to run as one batch.
+    """The key k = (segment, requested choice, previous choice): what must agree to run as one batch.
+
+    With several models a key also names its model. In the paper a choice is a width.
 
     `previous` is the choice of the segment before. It is START in the first segment, and ANY in models for
     which it does not matter. With choices `ahead`, a batch goes on through further segments on the same
@@ -161,11 +151,8 @@ def _legs(key: Key) -> tuple[Key, ...]:
     )
 
 
-# -- The numbers behind a routing decision; `telemetry/stories.py` makes sentences of them.
-
-
 class Why(Struct, frozen=True, array_like=True, gc=False):
-    """What a decision was weighed against.
+    """What a routing decision was weighed against; `telemetry/stories.py` makes sentences of it.
 
     `binding` is the limit of the goal that decides now, 'load' if only the load does, or empty if device time
     is free. `worth` is the accuracy within reach after this choice, `cost_s` the device time per example of
@@ -296,8 +283,6 @@ def _grouped(requests: Sequence[Request]) -> Iterator[tuple[Request, int]]:
     yield first, count
 
 
-# -- The examples of requests: how many there are, which ids they have, and how to split them.
-
 Requests = tuple[Request, ...]
 
 
@@ -353,11 +338,8 @@ def split_by(requests: Sequence[Request], ids: Container[int]) -> tuple[Requests
     return tuple(chosen), tuple(others)
 
 
-# -- What a sender asks for besides the answer.
-
-
 class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The deadline counts from arrival; 0 means no floor or ceiling, NO_PLAN lets the router choose."""
+    """What a sender asks for besides the answer; 0: no floor or ceiling. Deadlines count from arrival."""
 
     deadline_s: float = NEVER_S
     priority: int = 0
@@ -386,11 +368,10 @@ class Terms(Struct, frozen=True, kw_only=True, omit_defaults=True):
 ANY_TERMS = Terms()
 
 
-# -- A block: requests that the router sends to one server together.
-
-
 class Block(Struct, frozen=True, kw_only=True, array_like=True):
-    """A group of requests with one key. A server may split it over batches; the parts keep its id.
+    """Requests with one key that the router sends to one server together.
+
+    A server may split it over batches; the parts keep its id.
 
     `priority` is the highest and `deadline_s` the earliest of its requests. With `keep`, the server keeps
     what every segment gives until it is told to forget, because a wider plan may go on from there.
@@ -408,27 +389,22 @@ class Block(Struct, frozen=True, kw_only=True, array_like=True):
         """How many examples its requests have."""
         return count_examples(self.requests)
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of its examples."""
+        return ids_of(self.requests)
+
     def split(self, size: int) -> "tuple[Block, Block]":
         """Split the block after `size` examples."""
         first, rest = split_after(self.requests, size)
-        return self._with(first), self._with(rest)
+        return replace(self, requests=first), replace(self, requests=rest)
 
     def split_off(self, ids: Set[int]) -> "tuple[Block | None, Block | None]":
         """Split the block into the examples with these ids and the rest; None for an empty part."""
         if ids.isdisjoint(ids_of(self.requests)):
             return None, self
         chosen, rest = split_by(self.requests, ids)
-        return self._with(chosen), self._with(rest) if rest else None
-
-    def _with(self, requests: tuple[Request, ...]) -> "Block":
-        return Block(
-            id=self.id,
-            key=self.key,
-            requests=requests,
-            deadline_s=self.deadline_s,
-            priority=self.priority,
-            keep=self.keep,
-        )
+        return replace(self, requests=chosen), replace(self, requests=rest) if rest else None
 
 
 def block_of(block_id: int, key: Key, requests: tuple[Request, ...], *, keep: bool = False) -> Block:
@@ -439,9 +415,6 @@ def block_of(block_id: int, key: Key, requests: tuple[Request, ...], *, keep: bo
         deadline_s = min([request.deadline_s for request in requests])
         priority = max([request.priority for request in requests])
     return Block(id=block_id, key=key, requests=requests, deadline_s=deadline_s, priority=priority, keep=keep)
-
-
-# -- A batch: what one instance runs at once.
 
 
 class Batch(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@
 `ahead` is the work of all admitted requests that are served before this one (`WorkAhead`): what was sent
 to servers counts as it was sent, what still waits counts at the cheapest plan that its terms allow
 (`CheapestRest`). slow_i is how slow server i is by its profile, pace_i how fast it is compared with its
-profile, as measured (`ServerPace`). `own` is the request's own time in an empty cluster.
+profile, as measured (`ServerSpeed`). `own` is the request's own time in an empty cluster.
 
 A request is admitted if `finish` uses no more than a share `reach` of the time that it has. What the equation
 leaves out (batches, hops, unequal queues) is measured: `reach` falls while admitted requests end too late or
@@ -16,23 +16,34 @@ A request without a deadline is admitted if `ahead / capacity` is at most `queue
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence, Set
 from functools import lru_cache
-from math import exp, frexp, inf
+from itertools import groupby
+from math import frexp, inf
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from msgspec import Struct, field
 
+from slimsched.core.config import check
+from slimsched.core.pareto import unbeaten
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import MOST_KEYS, NEVER_S, DropReason, Key, Request, count_examples
-from slimsched.serving.gateway.messages import SegmentFinished
+from slimsched.serving.domain.cluster import Cluster, Values
+from slimsched.serving.domain.profile import ServerSpeed
+from slimsched.serving.domain.request import (
+    MOST_KEYS,
+    NEVER_S,
+    NO_PLAN,
+    DropReason,
+    Key,
+    Request,
+    count_examples,
+    ids_of,
+    split_by,
+)
 from slimsched.serving.gateway.observation import Observation
-
-# -- The least that a request may still cost: the cheapest plan that its terms allow, from where it is.
-
-Values = NDArray[np.float64]
 
 
 class Rest:
@@ -53,12 +64,15 @@ class Rest:
 
 
 class CheapestRest:
-    """Finds the cheapest rest of a request; the results are kept, so that asking costs little."""
+    """Finds the cheapest rest that a request's terms allow; keeps results, so that asking costs little."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.each_s = lru_cache(maxsize=MOST_KEYS)(self._each_s)
-        narrowest_s = [min(self._plans_s(m), key=np.mean) for m in cluster.active or cluster.models]
+        narrowest_s = []
+        for model in cluster.active or cluster.models:
+            plans_s = [np.sum([self.each_s(key) for key in model.legs(p)], axis=0) for p in model.tree.plans]
+            narrowest_s.append(min(plans_s, key=np.mean))
         mean_s: Values = np.mean(narrowest_s, axis=0)
         self.slowness: Values = mean_s / mean_s.mean()
         """How slow each server is beside the mean."""
@@ -81,10 +95,6 @@ class CheapestRest:
         limit = self._cluster.batch_limit
         return np.array([profile.latency_s(key, limit) / limit for profile in self._cluster.profiles])
 
-    def _plans_s(self, model: ServedModel) -> list[Values]:
-        """Device time per example of each plan, one value per server."""
-        return [np.sum([self.each_s(key) for key in model.legs(plan)], axis=0) for plan in model.tree.plans]
-
     def _rest(self, keys: list[Key]) -> Rest:
         work_s = sum([float((self.each_s(key) / self.slowness).mean()) for key in keys])
         return Rest(self._cluster, keys, work_s)
@@ -100,14 +110,9 @@ class CheapestRest:
         rests = [
             (self._rest(served.legs(plan)[len(path) :]), served.quality.accuracy(plan)) for plan in plans
         ]
-        front: list[tuple[float, Rest]] = []
-        for rest, accuracy in sorted(rests, key=lambda one: one[0].work_s):
-            if not front or accuracy > front[-1][0]:
-                front.append((accuracy, rest))
-        return [accuracy for accuracy, _ in front], [rest for _, rest in front]
+        front = unbeaten(rests, lambda one: (one[0].work_s, one[1]))
+        return [accuracy for _, accuracy in front], [rest for rest, _ in front]
 
-
-# -- Work ahead: how much the requests in the system still cost, by the order in which they are served.
 
 Rank = tuple[int, float]
 """(negative priority, deadline rounded up): what is served first has the lower rank."""
@@ -125,7 +130,7 @@ def rank_of(priority: int, arrival_s: float, deadline_s: float) -> Rank:
 
 
 class WorkAhead:
-    """Seconds of work by rank, and the share of each request in it.
+    """Seconds of work that the requests in the system still cost, by rank, and the share of each in it.
 
     Examples that came as one request share one entry, until one of them counts differently.
     """
@@ -135,16 +140,11 @@ class WorkAhead:
         self._sums: dict[Rank, tuple[int, float]] = {}  # how many examples, and their work
         self._longest = 1  # the most examples of one entry so far
 
-    def add(self, requests: Sequence[Request], work_s: float) -> None:
-        """Count new requests, with this much work per example."""
-        for request in requests:
-            self._add(request, work_s)
-
     def set(self, request: Request, work_s: float) -> None:
         """Count a request with this much work per example, in place of what it counted before."""
         known = self._take(request)
         if known is None:
-            self._add(request, work_s)
+            self.add(request, work_s)
             return
         rank, before_s, count = known
         examples, total_s = self._sums[rank]
@@ -168,7 +168,17 @@ class WorkAhead:
         """Return the work of all requests of this rank and lower ones."""
         return sum([total_s for other, (_, total_s) in self._sums.items() if other <= rank])
 
-    def _add(self, request: Request, work_s: float) -> None:
+    def validated(self) -> Set[int]:
+        """Return the ids of all that is counted, after a check that shares and sums agree."""
+        examples: Counter[Rank] = Counter()
+        for rank, _, count in self._shares.values():
+            examples[rank] += count
+        sums = {rank: count for rank, (count, _) in self._sums.items()}
+        check(sums == examples, "{} examples by rank, their shares are of {}", sums, examples)
+        return {first + n for first, (_, _, count) in self._shares.items() for n in range(count)}
+
+    def add(self, request: Request, work_s: float) -> None:
+        """Count a new request, with this much work per example."""
         rank, count = rank_of(request.priority, request.arrival_s, request.deadline_s), request.count
         examples, total_s = self._sums.get(rank, (0, 0.0))
         self._sums[rank] = examples + count, total_s + count * work_s
@@ -195,57 +205,6 @@ class WorkAhead:
         return rank, work_s, count
 
 
-# -- The pace of a server: how fast it works compared with its profile, measured on what it has done.
-#
-# A server with more work than a batch shows how fast it is when all its batches are full. One with less work
-# runs small batches, which cost more per example; it only shows whether these take as long as they should.
-
-MEMORY_S = 1.0
-"""Work from this long ago counts about a third; time in which the server had nothing to do does not pass."""
-
-PRIOR_S = 0.2
-"""How much work at the profile's own pace is assumed at the start."""
-
-
-class ServerPace:
-    """Profiled time of the work done, over the time in which the server had work."""
-
-    def __init__(self) -> None:
-        self._done_s = self._passed_s = PRIOR_S
-        self._since_s: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The pace: 1 as profiled, 0.5 if everything takes twice as long."""
-        return self._done_s / self._passed_s
-
-    def began(self, now_s: float) -> None:
-        """Note that the server has work now."""
-        if self._since_s is None:
-            self._since_s = now_s
-
-    def worked(self, full_s: float, now_s: float) -> None:
-        """Note work done that takes `full_s` in full batches, by a server that has much more."""
-        if self._since_s is None:
-            return
-        passed_s = max(1e-6, now_s - self._since_s)
-        kept = exp(-passed_s / MEMORY_S)
-        self._done_s = self._done_s * kept + full_s
-        self._passed_s = self._passed_s * kept + passed_s
-        self._since_s = now_s
-
-    def worked_in_part(self, alone_s: float, now_s: float, *, is_idle: bool) -> None:
-        """Note a batch that takes `alone_s` alone, by a server that has little or nothing else to do."""
-        if self._since_s is not None:
-            self.worked(min(alone_s, now_s - self._since_s), now_s)
-        if is_idle:
-            self._since_s = None
-
-    def stopped(self) -> None:
-        """Note that the server has no work any more, without having done it."""
-        self._since_s = None
-
-
 CLOSE = 0.25
 """An answer with less than this share of its time left counts as too close to the deadline."""
 
@@ -265,11 +224,12 @@ class Admission:
     Without `queue_s` it costs nothing until the first request with a deadline comes.
     """
 
-    def __init__(self, cluster: Cluster, seen: Observation, queue_s: float = 0.0) -> None:
+    def __init__(
+        self, cluster: Cluster, seen: Observation, speeds: Sequence[ServerSpeed], queue_s: float = 0.0
+    ) -> None:
         """`queue_s` is how long requests without a deadline may have to wait; 0 means for any time."""
-        self._seen, self._queue_s = seen, queue_s
+        self._seen, self._speeds, self._queue_s = seen, speeds, queue_s
         self._ahead = WorkAhead()
-        self._paces = [ServerPace() for _ in cluster.names]
         self._is_used = queue_s > 0.0
         self._round_s = self._fell = 0.0  # since when the present reach is tried, and how far it fell since
         self.reach = FIRST_REACH
@@ -295,9 +255,11 @@ class Admission:
             return requests, {}
         taken: list[Request] = []
         refused: dict[DropReason, tuple[Request, ...]] = {}
-        for call in _calls(requests):
+        for call in [tuple(neighbours) for _, neighbours in groupby(requests, _terms_of)]:
             if (reason := self.refusal(call[0], count_examples(call), now_s)) is None:
-                self._ahead.add(call, self._cheapest.of_request(call[0]).work_s)
+                work_s = self._cheapest.of_request(call[0]).work_s
+                for request in call:
+                    self._ahead.add(request, work_s)
                 taken += call
             else:
                 refused[reason] = (*refused.get(reason, ()), *call)
@@ -348,9 +310,8 @@ class Admission:
                 state, work_s = now, self._cheapest.of_request(request).work_s
             add(request, work_s)
 
-    def send(self, requests: Sequence[Request], key: Key, server: int, now_s: float) -> None:
+    def send(self, requests: Sequence[Request], key: Key, server: int) -> None:
         """Note that requests were sent to a server."""
-        self._paces[server].began(now_s)
         if not self._is_used:
             return
         choices, cheapest, add = key.choices, self._cheapest, self._ahead.set
@@ -396,51 +357,189 @@ class Admission:
         self._fell += fall
         self.reach = max(LEAST_REACH, min(MOST_REACH, self.reach + RISE_PER_S * fine_s - fall))
 
-    def ran(self, event: SegmentFinished, now_s: float) -> None:
-        """Learn from a batch how fast its server is."""
-        server, left = event.server, self._seen.outstanding[event.server]
-        pace, before, examples = self._paces[server], self._paces[server].value, event.examples
-        if left >= self._cluster.batch_limit:
-            pace.worked(examples * float(self._cheapest.each_s(event.key)[server]), now_s)
-        else:
-            alone_s = self._cluster.profiles[server].latency_s(event.key, event.size or examples)
-            share = examples / event.size if event.size else 1.0
-            pace.worked_in_part(share * alone_s, now_s, is_idle=left <= 0.0)
-        if self._seen.alive[server]:
-            self._capacity += (pace.value - before) / float(self._cheapest.slowness[server])
+    def ran(self) -> None:
+        """Note that a batch has run: its server's pace is another one now."""
+        self._capacity = 0.0
 
-    def pace(self, server: int) -> float:
-        """How fast a server works compared with its profile."""
-        return self._paces[server].value
-
-    def lose(self, server: int) -> None:
-        """Note that a server is gone, with the work it had."""
-        self._paces[server].stopped()
+    def validate(self, known: Sequence[int]) -> None:
+        """Check that exactly these examples count as work ahead, once there was a deadline."""
+        counted = self._ahead.validated()
+        check(not self._is_used or counted <= set(known), "work of {} is ahead, but {} wait", counted, known)
 
     def _capacity_now(self) -> float:
         """Seconds of work that all servers do per second, in time of a server of mean speed."""
-        if self._alive_ids is not self._seen.alive_ids:
+        if self._alive_ids is not self._seen.alive_ids or not self._capacity:
             self._alive_ids = self._seen.alive_ids
-            slowness = self._cheapest.slowness
-            self._capacity = sum(self._paces[i].value / float(slowness[i]) for i in self._alive_ids)
+            speeds, slowness = self._speeds, self._cheapest.slowness
+            self._capacity = sum([speeds[i].pace / float(slowness[i]) for i in self._alive_ids])
         return self._capacity
 
 
-def _calls(requests: Sequence[Request]) -> Iterator[Sequence[Request]]:
-    """Split requests into runs of neighbours that arrived at the same time with the same terms."""
-    start = 0
-    for place in range(1, len(requests) + 1):
-        if place == len(requests) or not _same_call(requests[start], requests[place]):
-            yield requests[start:place]
-            start = place
+_terms_of = attrgetter("arrival_s", "deadline_s", "model", "plan", "min_accuracy", "priority")
 
 
-def _same_call(one: Request, other: Request) -> bool:
-    return (
-        one.arrival_s == other.arrival_s
-        and one.deadline_s == other.deadline_s
-        and one.model == other.model
-        and one.plan == other.plan
-        and one.min_accuracy == other.min_accuracy
-        and one.priority == other.priority
-    )
+# -- The queue: what waits, by priority and age.
+#
+# The central FIFO: requests that wait for a route, in order of arrival, grouped by what they need next.
+
+
+class QueuePlace(NamedTuple):
+    """What requests need next. Those of one place can form a block: any next choice fits all paths."""
+
+    segment: int  # the segment that comes next
+    previous: int  # the choice of the segment before
+    source: int  # where the input lies
+    plan: int  # the plan that the sender stated, by number
+    model: int
+    way: int  # the kind of path: which choices may follow it
+
+
+Kind = tuple[int, int, int]
+"""What kind of request it is: (priority, stated plan, model)."""
+
+PLAIN: Kind = (0, NO_PLAN, 0)
+"""The only kind until a sender asks for something special."""
+
+kind_of = attrgetter("priority", "plan", "model")
+"""Return the kind of a request."""
+
+
+def by_kind(requests: Sequence[Request]) -> list[tuple[Kind, Sequence[Request]]]:
+    """Group requests by their kind, in the order in which kinds come."""
+    kinds: list[Kind] = list(map(kind_of, requests))
+    if kinds.count(kinds[0]) == len(kinds):
+        return [(kinds[0], requests)]
+    pairs = list(zip(requests, kinds, strict=True))
+    return [(kind, [one for one, own in pairs if own == kind]) for kind in dict.fromkeys(kinds)]
+
+
+class _Group(Struct, eq=False):
+    """All waiting requests of one place, in runs."""
+
+    place: QueuePlace
+    runs: "deque[_Run]" = field(default_factory=deque)
+    count: int = 0
+
+
+class _Run(Struct, eq=False):
+    """Requests of one group that arrived in a row, with no others in between."""
+
+    group: _Group
+    requests: deque[Request]
+    count: int
+
+    def take(self, limit: int) -> list[Request]:
+        """Take the first examples, fewer than there are; split a request if necessary."""
+        self.count -= limit
+        taken: list[Request] = []
+        while limit:
+            request = self.requests.popleft()
+            if request.count > limit:
+                self.requests.appendleft(request.part(limit, request.count))
+                request = request.part(0, limit)
+            taken.append(request)
+            limit -= request.count
+        return taken
+
+
+class Fifo:
+    """Runs in order of arrival. The group of the first run is served first, from all its runs."""
+
+    def __init__(self) -> None:
+        self._order: deque[_Run] = deque()  # may begin with runs that are empty by now
+        self._groups: dict[QueuePlace, _Group] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def counts(self) -> list[tuple[QueuePlace, int]]:
+        """Count the waiting examples of each place."""
+        return [(place, group.count) for place, group in self._groups.items()]
+
+    def push(self, place: QueuePlace, requests: Sequence[Request], *, first: bool = False) -> None:
+        """Add requests of one place at the end; `first`: in front of all others, to run again."""
+        count, group = count_examples(requests), self._groups.get(place)
+        if group is None:
+            group = self._groups[place] = _Group(place)
+        group.count += count
+        self._length += count
+        if first:
+            run = _Run(group, deque(requests), count)
+            self._order.appendleft(run)
+            group.runs.appendleft(run)
+        elif group.runs and group.runs[-1] is self._order[-1]:
+            group.runs[-1].requests.extend(requests)
+            group.runs[-1].count += count
+        else:
+            run = _Run(group, deque(requests), count)
+            self._order.append(run)
+            group.runs.append(run)
+
+    def head(self) -> tuple[QueuePlace, Request, int] | None:
+        """Return the place served next, its first request, and how many examples of that place wait."""
+        while self._order and not self._order[0].requests:
+            self._order.popleft()
+        if not self._order:
+            return None
+        run = self._order[0]
+        return run.group.place, run.requests[0], run.group.count
+
+    def take(self, place: QueuePlace, limit: int) -> tuple[Request, ...]:
+        """Take up to `limit` examples of a place, oldest first."""
+        group = self._groups[place]
+        runs, room = group.runs, limit
+        taken: list[Request] = []
+        while runs and room > 0:
+            run = runs[0]
+            if run.count <= room:
+                room -= run.count
+                taken.extend(run.requests)
+                run.requests.clear()
+                runs.popleft()
+            else:
+                taken.extend(run.take(room))
+                room = 0
+        self._length -= limit - room
+        group.count -= limit - room
+        if not group.count:
+            del self._groups[place]
+        return tuple(taken)
+
+    def take_from(self, source: int) -> list[Request]:
+        """Take out every request whose input lies at this server."""
+        lost: list[Request] = []
+        for group in [group for place, group in self._groups.items() if place.source == source]:
+            lost.extend(self.take(group.place, group.count))
+        return lost
+
+    def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
+        """Take out the examples with these ids, or all; return them with the server that has their input."""
+        out: list[tuple[Request, int]] = []
+        for place, group in list(self._groups.items()):
+            for run in group.runs:
+                wanted, others = (run.requests, ()) if ids is None else split_by(run.requests, ids)
+                out += [(request, place.source) for request in wanted]
+                run.requests, run.count = deque(others), count_examples(others)
+            group.runs = deque(run for run in group.runs if run.requests)
+            left = sum(run.count for run in group.runs)
+            self._length -= group.count - left
+            group.count = left
+            if not left:
+                del self._groups[place]
+        return out
+
+    def waits_for(self, source: int) -> bool:
+        """Whether any request's input lies at this server."""
+        return any(place.source == source for place in self._groups)
+
+    def ids(self) -> list[int]:
+        """List the ids of all examples, after a check that groups and runs agree on how many there are."""
+        for place, group in self._groups.items():
+            counts = [run.count for run in group.runs]
+            real = [count_examples(run.requests) if run.requests else 0 for run in group.runs]
+            check(counts == real and sum(counts) == group.count, "{}: runs {}, real {}", place, counts, real)
+        total = sum(group.count for group in self._groups.values())
+        check(total == self._length, "{} in groups, {} in all", total, self._length)
+        runs = [run for group in self._groups.values() for run in group.runs]
+        return [number for run in runs for number in ids_of(run.requests)]

@@ -1,13 +1,11 @@
 """Fluid bounds: the best accuracy that any router could reach at a load, as linear programmes.
 
-The fluid optimum: the best accuracy a cluster can give at a load, as a linear programme.
-
-Plans are mixed (`fluid_programme.py`). The programme ignores waiting, links and whole numbers, and batches
-are as efficient as the profile allows. So it is an upper bound: no router that decides without looking at the
-examples can do better. `sure_optimum` is the bound of routers that do look (`sure_bound.py`).
+Plans are mixed (`FluidProgramme`). The programme ignores waiting, links and whole numbers, and batches are as
+efficient as the profile allows. So `fluid_optimum` is an upper bound: no router that decides without looking
+at the examples can do better. With `sure` it is the bound of routers that do look.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -16,34 +14,35 @@ from numpy.typing import NDArray
 from slimsched.core.config import SlimError
 from slimsched.models.quality import EscalationTable
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.cluster import Cluster, Values
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Key
+from slimsched.serving.gateway.goal import CostToGo
 from slimsched.serving.gateway.observation import Judge, Router
-from slimsched.serving.gateway.prices import CostToGo
 from slimsched.serving.gateway.stop_when_sure import MOST_PLANS
 
 # -- The linear programme behind the fluid bounds: which ways of serving requests to mix at a load.
 #
 # A *way* is one way to serve a request: its value, and how often it runs each key in the mean. A plan is a
-# way;
-# so is a policy that looks at how sure the model is. z[w] is the rate of way w, y[k, d] the rate at which key
-# k
-# runs on devices of kind d. A device works at most all the time, and every key of every way runs somewhere.
+# way; so is a policy that looks at how sure the model is. z[w] is the rate of way w, y[k, d] the rate at
+# which key k runs on devices of kind d. A device works at most all the time, and every key of every way runs
+# somewhere.
 #
 #     max Σ_w v[w] z[w]   subject to   Σ_{w of m} z[w] ≤ λ[m],   Σ_d y[k, d] = Σ_w uses[k, w] z[w],
 #                                      Σ_k work[k, d] y[k, d] ≤ n_d,   Σ_{k,d} energy[k, d] y[k, d] ≤ P
 
-Values = NDArray[np.float64]
-
 
 class Way(Struct, frozen=True, kw_only=True):
-    """One way to serve a request of a model: what it is worth, and how often it runs each key."""
+    """One way to serve a request of a model: what it is worth, and how often it runs each key.
+
+    `further` is the share of requests for which a second plan runs.
+    """
 
     model: int
     value: float
     uses: dict[Key, float]
+    further: float = 0.0
 
 
 class Solved(Struct, frozen=True, kw_only=True):
@@ -103,10 +102,8 @@ class FluidProgramme:
             method="highs",
         )
         if solved.x is None:
-            raise SlimError(
-                f"the fluid bound has no solution at {self._rate_per_s:g} requests per second: "
-                f"{solved.message}"
-            )
+            at = f"at {self._rate_per_s:g} requests per second"
+            raise SlimError(f"the fluid bound has no solution {at}: {solved.message}")
         return Solved(
             shares=solved.x[:count],
             power_w=float(drawn_w @ solved.x),
@@ -126,13 +123,9 @@ class FluidProgramme:
 def plan_ways(models: Sequence[ServedModel]) -> list[Way]:
     """Return every plan of every model as a way, in order."""
     return [
-        Way(
-            model=model.number,
-            value=model.weight * float(accuracy),
-            uses=dict.fromkeys(model.legs(plan), 1.0),
-        )
+        Way(model=model.number, value=model.weight * float(right), uses=dict.fromkeys(model.legs(plan), 1.0))
         for model in models
-        for plan, accuracy in zip(model.tree.plans, model.scored.by_plan, strict=True)
+        for plan, right in zip(model.tree.plans, model.scored.by_plan, strict=True)
     ]
 
 
@@ -140,50 +133,58 @@ class FluidOptimum(Struct, frozen=True, kw_only=True):
     """The solution of the programme. Requests that cannot be served count as wrong.
 
     `accuracy` is the mean over all requests, weighted where models have weights. `accuracies` holds the mean
-    of each model. `rates_per_s` holds z by model and plan.
+    of each model. `rates_per_s` holds z by model and plan, and `further` the share of requests for which a
+    second plan runs.
     """
 
-    rate_per_s: float
     accuracy: float
     served_share: float
     power_w: float
     accuracies: tuple[float, ...]
     rates_per_s: tuple[Values, ...]
+    further: float
 
 
 def fluid_optimum(
     cluster: Cluster,
     rate_per_s: float,
     *,
-    shares: Sequence[float] | None = None,
+    shares: Sequence[float] = (),
     active_power_w: float | None = None,
+    sure: bool = False,
 ) -> FluidOptimum:
-    """Solve the programme, optionally with a budget for power above idle.
+    """Solve the programme, optionally with a budget for power above idle, and with policies that look.
 
     `shares` are the models' shares of the rate; where none are given, active models have equal ones.
     """
-    models, given = cluster.models, shares_of(cluster, shares)
+    models = cluster.models
+    given = np.array(shares if len(shares) else [model in cluster.active for model in models], dtype=float)
+    given /= 1 if len(shares) else max(1, len(cluster.active))
+    programme = FluidProgramme(cluster, rate_per_s, given, active_power_w)
     ways = plan_ways(models)
-    solved = FluidProgramme(cluster, rate_per_s, given, active_power_w).solve(ways)
-    z = [solved.shares[part] for part in _parts(models)]
-    value = np.array([way.value for way in ways])
+    sizes = [len(model.tree.plans) for model in models]
+    solved = programme.solve(ways)
+    for _ in range(MOST_ROUNDS if sure else 0):
+        better = []
+        for model in cluster.active:
+            for way in best_policies(model, solved.key_prices):
+                cost = sum(share * solved.key_prices[key] for key, share in way.uses.items())
+                if way.value - cost - float(solved.model_prices[model.number]) > LEAST_GAIN:
+                    better.append(way)
+        if not better:
+            break
+        ways += better
+        solved = programme.solve(ways)
+    value, weights = np.array([way.value for way in ways]), [model.weight for model in models]
+    of_model, worth = np.bincount([way.model for way in ways], value * solved.shares), given * weights
     return FluidOptimum(
-        rate_per_s=rate_per_s,
-        accuracy=float(value @ solved.shares) / float(np.dot(given, [model.weight for model in models])),
+        accuracy=float(value @ solved.shares) / float(given @ weights),
         served_share=float(solved.shares.sum()),
         power_w=solved.power_w,
-        accuracies=tuple(
-            float(model.scored.by_plan @ rates) / float(share) if share > 0.0 else 0.0
-            for model, rates, share in zip(models, z, given, strict=True)
-        ),
-        rates_per_s=tuple(rates * rate_per_s for rates in z),
+        accuracies=tuple(np.divide(of_model, worth, out=np.zeros(len(models)), where=worth > 0.0).tolist()),
+        rates_per_s=tuple(np.split(solved.shares[: sum(sizes)] * rate_per_s, np.cumsum(sizes)[:-1])),
+        further=float(np.dot([way.further for way in ways], solved.shares)),
     )
-
-
-def shares_of(cluster: Cluster, shares: Sequence[float] | None) -> Values:
-    """Return the models' shares of the rate; where none are given, active models have equal ones."""
-    equal = [float(model in cluster.active) / max(1, len(cluster.active)) for model in cluster.models]
-    return np.asarray(shares if shares is not None else equal, dtype=float)
 
 
 def capacity_per_s(cluster: Cluster, plan: Path, model: int = 0) -> float:
@@ -191,24 +192,15 @@ def capacity_per_s(cluster: Cluster, plan: Path, model: int = 0) -> float:
     return float((1.0 / cluster.plan_s(cluster.models[model], plan)).sum())
 
 
-def _parts(models: Sequence[ServedModel]) -> list[slice]:
-    """Return the columns of each model's plans."""
-    ends = np.cumsum([len(model.tree.plans) for model in models])
-    return [slice(end - len(model.tree.plans), end) for model, end in zip(models, ends, strict=True)]
-
-
 # -- The fluid optimum of routers that stop when sure: the best mix of plans and of policies that look.
 #
 # A policy begins with a plan; after each answer, the level of its confidence says whether to stop or which
-# plan
-# goes on, from the last activation that both share, up to three plans in all. Policies are chosen by the
-# table
-# that routers choose by, and valued by counting on the examples that runs are scored on. They are found one
-# by
-# one: at the prices of the programme so far, the best policy is added, until none is better.
+# plan goes on, from the last activation that both share, up to three plans in all. Policies are chosen by the
+# table that routers choose by, and valued by counting on the examples that runs are scored on. They are found
+# one by one: at the prices of the programme so far, the best policy is added, until none is better.
 #
-# The input-blind bound (`fluid.py`) holds for every router that does not look at examples. This one is what
-# looking adds, as far as the model's table can tell; it is never below the other.
+# The input-blind bound (`fluid_optimum`) holds for every router that does not look at examples. This one is
+# what looking adds, as far as the model's table can tell; it is never below the other.
 
 MOST_ROUNDS = 80
 """How many policies per model are tried at most."""
@@ -219,83 +211,17 @@ TRIED = 6
 LEAST_GAIN = 1e-6
 
 
-class SureOptimum(Struct, frozen=True, kw_only=True):
-    """The best mix: its accuracy over all requests, the share that is served, and its power above idle.
-
-    `further` is the share of requests for which a second plan runs.
-    """
-
-    rate_per_s: float
-    accuracy: float
-    served_share: float
-    power_w: float
-    further: float
-
-
-class MixedPolicy(Struct, frozen=True):
-    """A way to serve requests, and the share of requests for which a second plan runs."""
-
-    way: Way
-    further: float
-
-
-def can_be_sure(cluster: Cluster) -> bool:
-    """Whether some active model says how sure it is, and has been measured."""
-    return any(model.quality.escalation is not None for model in cluster.active)
-
-
 def judges(router: Router, cluster: Cluster) -> bool:
     """Whether a router judges answers of some active model."""
     return isinstance(router, Judge) and any(router.keeps(model.number) for model in cluster.active)
 
 
-def sure_accuracy_at(cluster: Cluster, rate_per_s: float, shares: Sequence[float] = ()) -> float:
-    """Return the accuracy of the best mix at a rate; 0 if no model says how sure it is."""
-    found = sure_optimum(cluster, rate_per_s, shares=shares or None)
-    return 0.0 if found is None else found.accuracy
+def says_sure(cluster: Cluster) -> bool:
+    """Whether some active model says how sure it is of an answer."""
+    return any(model.quality.escalation is not None for model in cluster.active)
 
 
-def sure_optimum(
-    cluster: Cluster,
-    rate_per_s: float,
-    *,
-    shares: Sequence[float] | None = None,
-    active_power_w: float | None = None,
-) -> SureOptimum | None:
-    """Find the best mix of plans and policies; None if no model says how sure it is."""
-    if not can_be_sure(cluster):
-        return None
-    given = shares_of(cluster, shares)
-    programme = FluidProgramme(cluster, rate_per_s, given, active_power_w)
-    policies = [MixedPolicy(way, 0.0) for way in plan_ways(cluster.models)]
-    solved = programme.solve([policy.way for policy in policies])
-    for _ in range(MOST_ROUNDS):
-        found = [
-            policy
-            for model in cluster.active
-            for policy in best_policies(model, solved.key_prices)
-            if _gain(policy.way, solved.key_prices, float(solved.model_prices[model.number])) > LEAST_GAIN
-        ]
-        if not found:
-            break
-        policies += found
-        solved = programme.solve([policy.way for policy in policies])
-    worth = float(np.dot(given, [model.weight for model in cluster.models]))
-    return SureOptimum(
-        rate_per_s=rate_per_s,
-        accuracy=float(np.dot([policy.way.value for policy in policies], solved.shares)) / worth,
-        served_share=float(solved.shares.sum()),
-        power_w=solved.power_w,
-        further=float(np.dot([policy.further for policy in policies], solved.shares)),
-    )
-
-
-def _gain(way: Way, key_prices: dict[Key, float], request_price: float) -> float:
-    """Return by how much a way is better than what the programme has, per request."""
-    return way.value - sum(share * key_prices[key] for key, share in way.uses.items()) - request_price
-
-
-def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[MixedPolicy]:
+def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[Way]:
     """Return the policies that the table finds best at these prices, each with another first plan."""
     prices = {key: key_prices[key] / model.weight for key in model.keys.values()}
     cost_to_go = CostToGo(model, [prices], [dict.fromkeys(prices, 0.0)], sure=True)
@@ -308,9 +234,7 @@ def best_policies(model: ServedModel, key_prices: dict[Key, float]) -> list[Mixe
     return [count_policy(model, table, further.plan[0], table.plans[row]) for row in rows]
 
 
-def count_policy(
-    model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int
-) -> MixedPolicy:
+def count_policy(model: ServedModel, table: EscalationTable, after: NDArray[np.int64], first: int) -> Way:
     """Count what a policy gives and runs on the scored examples; `after[row, level]` is what follows."""
     examples, levels = model.scored.among, table.confidences.levels
     plan = np.full(len(examples), first)
@@ -332,4 +256,42 @@ def count_policy(
         plan = following
     hits = model.scored.hits(plan, examples)
     assert hits is not None
-    return MixedPolicy(Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses), further)
+    return Way(model=model.number, value=model.weight * float(hits.mean()), uses=uses, further=further)
+
+
+# -- Curves of the fluid bounds over arrival rates, solved once and then interpolated.
+
+POINTS, SURE_POINTS = 32, 12
+
+
+class BoundCurve:
+    """Correct answers per second by arrival rate. The curve is concave, so interpolation is just below it."""
+
+    def __init__(self, cluster: Cluster, shares: Sequence[float] = ()) -> None:
+        most = max(capacity_per_s(cluster, model.spec.narrowest, model.number) for model in cluster.models)
+        least = min(capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models)
+
+        def curve(accuracy: Callable[[float], float], points: int) -> list[NDArray[np.float64]]:
+            rates_per_s = np.geomspace(0.5 * least, 1.05 * most, points)
+            return [rates_per_s, rates_per_s * [accuracy(rate) for rate in rates_per_s.tolist()]]
+
+        self._any = curve(lambda rate: fluid_optimum(cluster, rate, shares=shares).accuracy, POINTS)
+        self._sure = self._any
+        if says_sure(cluster):
+            self._sure = curve(
+                lambda rate: fluid_optimum(cluster, rate, shares=shares, sure=True).accuracy, SURE_POINTS
+            )
+
+    def accuracy(self, rate_per_s: float) -> float:
+        """Return the best accuracy any router could reach; requests that cannot be served count as wrong."""
+        return _at(rate_per_s, *self._any)
+
+    def sure_accuracy(self, rate_per_s: float) -> float:
+        """Return the same for routers that stop when sure."""
+        return _at(rate_per_s, *self._sure)
+
+
+def _at(rate_per_s: float, rates_per_s: NDArray[np.float64], correct_per_s: NDArray[np.float64]) -> float:
+    """Interpolate between the points; below the first, accuracy stays the same."""
+    rate_per_s = max(rate_per_s, rates_per_s[0])
+    return float(np.interp(rate_per_s, rates_per_s, correct_per_s) / rate_per_s)

@@ -8,25 +8,24 @@ scheduling step the gateway asks the router about the head of the queue, until t
 router says wait. The route becomes a block of requests at a server, which is noted until it comes back
 (`SentBlocks`). When a segment has run, its requests go to the end of the queue for the next segment, or are
 answered; where the plan's answer is not sure enough, they go on with a wider plan (`stop_when_sure.py`), and
-the first answer is kept in case time runs out (`Promises`).
+the first answer is kept in case time runs out (`FallbackAnswers`).
 
 When a server dies, every request it held begins again from its input, and its late messages are ignored.
 Every request is answered, dropped or refused exactly once. Which requests are admitted at all is decided by
 predicted finish (`admission.py`). A server that a request no longer needs is told to forget its activation.
 """
 
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from operator import attrgetter
 from typing import Protocol, assert_never
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.core.clock import Wake, WakeAt
-from slimsched.core.config import SlimError
+from slimsched.core.config import SlimError, check
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.model import ModelsChanged, ServedModel
 from slimsched.serving.domain.request import (
@@ -45,7 +44,7 @@ from slimsched.serving.domain.request import (
     split_by,
     with_answer,
 )
-from slimsched.serving.gateway.admission import Admission
+from slimsched.serving.gateway.admission import PLAIN, Admission, Fifo, QueuePlace, by_kind
 from slimsched.serving.gateway.goal import Goal, choice_within_terms
 from slimsched.serving.gateway.messages import (
     Answer,
@@ -71,181 +70,17 @@ from slimsched.serving.gateway.messages import (
 from slimsched.serving.gateway.observation import (
     AnswerListener,
     GoalFollower,
+    Head,
     Observation,
     Route,
     Router,
-    ServiceCosts,
+    ServerSpeeds,
 )
 from slimsched.serving.gateway.stop_when_sure import Escalation
 
-# -- The central FIFO: requests that wait for a route, in order of arrival, grouped by what they need.
-
-Place = tuple[int, int, int, int, int, int]
-"""(segment, previous choice, where the input lies, stated plan, model, kind of path).
-
-Requests of one place can form a block: whatever choice comes next fits all of their paths.
-"""
-
-Kind = tuple[int, int, int]
-"""What kind of request it is: (priority, stated plan, model)."""
-
-PLAIN: Kind = (0, NO_PLAN, 0)
-"""The only kind until a sender asks for something special."""
-
-kind_of = attrgetter("priority", "plan", "model")
-"""Return the kind of a request."""
-
-
-def by_kind(requests: Sequence[Request]) -> list[tuple[Kind, Sequence[Request]]]:
-    """Group requests by their kind, in the order in which kinds come."""
-    kinds: list[Kind] = list(map(kind_of, requests))
-    if kinds.count(kinds[0]) == len(kinds):
-        return [(kinds[0], requests)]
-    pairs = list(zip(requests, kinds, strict=True))
-    return [(kind, [one for one, own in pairs if own == kind]) for kind in dict.fromkeys(kinds)]
-
-
-class _Group:
-    """All waiting requests of one place, in runs."""
-
-    __slots__ = ("count", "place", "runs")
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.runs: deque[_Run] = deque()
-        self.count = 0
-
-
-class _Run:
-    """Requests of one group that arrived in a row, with no others in between."""
-
-    __slots__ = ("count", "group", "requests")
-
-    def __init__(self, group: _Group, requests: Sequence[Request], count: int) -> None:
-        self.group, self.count = group, count
-        self.requests = deque(requests)
-
-    def take(self, limit: int) -> list[Request]:
-        """Take the first examples, fewer than there are; split a request if necessary."""
-        self.count -= limit
-        taken: list[Request] = []
-        while limit:
-            request = self.requests.popleft()
-            if request.count > limit:
-                self.requests.appendleft(request.part(limit, request.count))
-                request = request.part(0, limit)
-            taken.append(request)
-            limit -= request.count
-        return taken
-
-
-class Fifo:
-    """Runs in order of arrival. The group of the first run is served first, from all its runs."""
-
-    def __init__(self) -> None:
-        self._order: deque[_Run] = deque()  # may begin with runs that are empty by now
-        self._groups: dict[Place, _Group] = {}
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    def counts(self) -> list[tuple[Place, int]]:
-        """Count the waiting examples of each place."""
-        return [(place, group.count) for place, group in self._groups.items()]
-
-    def push(self, place: Place, requests: Sequence[Request]) -> None:
-        """Add requests of one place at the end."""
-        count = count_examples(requests)
-        group = self._group(place, count)
-        if group.runs and group.runs[-1] is self._order[-1]:
-            group.runs[-1].requests.extend(requests)
-            group.runs[-1].count += count
-        else:
-            run = _Run(group, requests, count)
-            self._order.append(run)
-            group.runs.append(run)
-
-    def push_front(self, place: Place, requests: Sequence[Request]) -> None:
-        """Put requests that must run again in front of all others."""
-        count = count_examples(requests)
-        group = self._group(place, count)
-        run = _Run(group, requests, count)
-        self._order.appendleft(run)
-        group.runs.appendleft(run)
-
-    def head(self) -> tuple[Place, Request, int] | None:
-        """Return the place served next, its first request, and how many examples of that place wait."""
-        while self._order and not self._order[0].requests:
-            self._order.popleft()
-        if not self._order:
-            return None
-        run = self._order[0]
-        return run.group.place, run.requests[0], run.group.count
-
-    def take(self, place: Place, limit: int) -> tuple[Request, ...]:
-        """Take up to `limit` examples of a place, oldest first."""
-        group = self._groups[place]
-        runs, room = group.runs, limit
-        taken: list[Request] = []
-        while runs and room > 0:
-            run = runs[0]
-            if run.count <= room:
-                room -= run.count
-                taken.extend(run.requests)
-                run.requests.clear()
-                runs.popleft()
-            else:
-                taken.extend(run.take(room))
-                room = 0
-        self._length -= limit - room
-        group.count -= limit - room
-        if not group.count:
-            del self._groups[place]
-        return tuple(taken)
-
-    def take_from(self, source: int) -> list[Request]:
-        """Take out every request whose input lies at this server."""
-        lost: list[Request] = []
-        for group in [group for place, group in self._groups.items() if place[2] == source]:
-            lost.extend(self.take(group.place, group.count))
-        return lost
-
-    def take_out(self, ids: Set[int] | None) -> list[tuple[Request, int]]:
-        """Take out the examples with these ids, or all; return them with the server that has their input."""
-        out: list[tuple[Request, int]] = []
-        for place, group in list(self._groups.items()):
-            for run in group.runs:
-                wanted, others = (run.requests, ()) if ids is None else split_by(run.requests, ids)
-                out += [(request, place[2]) for request in wanted]
-                run.requests, run.count = deque(others), count_examples(others)
-            group.runs = deque(run for run in group.runs if run.requests)
-            left = sum(run.count for run in group.runs)
-            self._length -= group.count - left
-            group.count = left
-            if not left:
-                del self._groups[place]
-        return out
-
-    def waits_for(self, source: int) -> bool:
-        """Whether any request's input lies at this server."""
-        return any(place[2] == source for place in self._groups)
-
-    def _group(self, place: Place, more: int) -> _Group:
-        """Return the group of a place, which gets this many examples more."""
-        group = self._groups.get(place)
-        if group is None:
-            group = self._groups[place] = _Group(place)
-        group.count += more
-        self._length += more
-        return group
-
-
-# -- A block that was sent to a server and has not come back.
-
 
 class SentBlock(Struct):
-    """Which requests of it are still out, how many examples they have, where, and what they cost."""
+    """A block at a server: which of its requests are still out, their examples, and what they cost."""
 
     server: int
     requests: tuple[Request, ...]
@@ -255,23 +90,15 @@ class SentBlock(Struct):
     sent_s: float = 0.0
     expected_s: float = 0.0  # by profile: the backlog that it joined, and its own work
 
-    @property
-    def census(self) -> tuple[int, int, int, int]:
-        """Where its examples are, their model, the segment that comes next, and how many they are."""
-        first = self.requests[0]
-        return self.server, first.model, first.segment, self.examples
-
-
-# -- The blocks that are at servers: what was sent there and has not come back.
-
 
 class SentBlocks:
-    """Blocks by id. The observation's count of what each server has follows them."""
+    """The blocks at servers, by id. The observation's count of what each server has follows them."""
 
-    def __init__(self, seen: Observation) -> None:
-        self._seen = seen
+    def __init__(self, seen: Observation, speeds: ServerSpeeds) -> None:
+        self._seen, self._speeds = seen, speeds
         self._blocks: dict[int, SentBlock] = {}
-        self._settled: set[int] = set()  # examples that were answered meanwhile
+        self.settled: set[int] = set()
+        """Examples at servers that have their answer already."""
         self._late: dict[int, list[Request]] = {}  # those of them that have come back, by server
 
     def get(self, block: int) -> SentBlock | None:
@@ -291,12 +118,12 @@ class SentBlocks:
         count, seen = block.examples, self._seen
         if count == sent.examples:
             del self._blocks[block.id]
-            seen.returned(sent.server, seen.now_s - sent.sent_s, sent.expected_s)
+            self._speeds.returned(sent.server, seen.now_s - sent.sent_s, sent.expected_s)
         else:
             sent.examples -= count
             _, sent.requests = split_by(sent.requests, set(ids_of(block.requests)))
         seen.came_back(sent.server, count, sent.work_s)
-        return self._unsettled(block.requests, sent.server) if self._settled else block.requests
+        return self._unsettled(block.requests, sent.server) if self.settled else block.requests
 
     def lose(self, server: int) -> Iterator[SentBlock]:
         """Take out every block that a dead server had; the observation forgets them by itself."""
@@ -307,9 +134,17 @@ class SentBlocks:
                 yield sent
         self._late.pop(server, None)
 
-    def ids(self) -> set[int]:
+    def ids(self) -> list[int]:
         """The ids of all examples that are at servers."""
-        return {number for sent in self._blocks.values() for number in ids_of(sent.requests)}
+        return [number for sent in self._blocks.values() for number in ids_of(sent.requests)]
+
+    def work(self, servers: int) -> tuple[list[float], list[float]]:
+        """Return how many examples each server has, and their work."""
+        outstanding, backlog_s = [0.0] * servers, [0.0] * servers
+        for sent in self._blocks.values():
+            outstanding[sent.server] += sent.examples
+            backlog_s[sent.server] += sent.examples * sent.work_s
+        return outstanding, backlog_s
 
     def settle(self, numbers: frozenset[int]) -> list[Request]:
         """Return those of these examples that are at servers; they are answered now, whatever comes back."""
@@ -317,15 +152,15 @@ class SentBlocks:
             request
             for sent in self._blocks.values()
             for request in split_by(sent.requests, numbers)[0]
-            if request.id not in self._settled
+            if request.id not in self.settled
         ]
-        self._settled.update(ids_of(there))
+        self.settled.update(ids_of(there))
         return there
 
     def _unsettled(self, requests: tuple[Request, ...], server: int) -> tuple[Request, ...]:
         """Return the requests that still need an answer; the others have come back now."""
-        gone, others = split_by(requests, self._settled)
-        self._settled.difference_update(ids_of(gone))
+        gone, others = split_by(requests, self.settled)
+        self.settled.difference_update(ids_of(gone))
         if gone:
             self._late.setdefault(server, []).extend(gone)
         return others
@@ -348,55 +183,34 @@ class SentBlocks:
 
     def census(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield for each block where it is, its model, its segment and how many examples it has."""
-        return (sent.census for sent in self._blocks.values())
-
-
-# -- Forgetting: which activations servers may free because a request has ended.
+        for sent in self._blocks.values():
+            yield sent.server, sent.requests[0].model, sent.requests[0].segment, sent.examples
 
 
 def forget(holder: int, requests: Sequence[Request]) -> list[Command]:
     """Free the activations of these requests at `holder`, if that is a server, and where they are kept."""
     ids = {} if holder == GATEWAY or not requests else {holder: ids_of(requests)}
-    return _commands(ids | homes_of(requests))
+    ids |= homes_of(requests)
+    return [Forget(server=server, requests=tuple(numbers)) for server, numbers in ids.items()]
 
 
-def forget_kept(requests: Sequence[Request]) -> list[Command]:
-    """Free what servers keep for requests that are answered."""
-    return _commands(homes_of(requests))
-
-
-def _commands(ids: dict[int, list[int]]) -> list[Command]:
-    return [Forget(server=server, requests=tuple(requests)) for server, requests in ids.items()]
-
-
-# -- How the gateway comes by models that are loaded while it runs, and by a router for them.
-
-
-class Growth(Protocol):
-    """Knows the models that may be added, and what they cost on each server."""
+class ModelChanges(Protocol):
+    """Knows the models that may be added while the gateway runs, and what they cost on each server."""
 
     def change(self, cluster: Cluster, change: ModelsChanged) -> Cluster:
         """The cluster after models were added and others retired."""
-        ...
 
     def router(self, cluster: Cluster, goal: Goal | None) -> Router:
         """Make a router for a cluster whose models have changed; the goal is one stated while running."""
-        ...
-
-
-# -- Lets a router that decides segment by segment plan whole networks.
-#
-# Where the scenario asks for plans of whole networks, the gateway asks such a router several times in a row:
-# for the head, and then for each later segment as if the head had run on the server just chosen. What the
-# router says becomes one plan. So every router may save the messages of going back and forth, not only those
-# that were written for it.
-
-HEAD = ("segment", "previous", "source", "path", "choices", "penalty_s", "is_decided")
-"""What changes in the observation from segment to segment."""
 
 
 class NetworkPlanner:
-    """Asks a router for all remaining segments of the head, on one server."""
+    """Lets a router that decides segment by segment plan whole networks, each on one server.
+
+    It asks the router several times in a row: for the head, and then for each later segment as if the head
+    had run on the server just chosen. What the router says becomes one plan. So every router may save the
+    messages of going back and forth, not only those that were written for it.
+    """
 
     def __init__(self, router: Router, models: Sequence[ServedModel]) -> None:
         self._router = router
@@ -407,23 +221,27 @@ class NetworkPlanner:
         route = self._router.route(seen)
         if route is None or route.ahead or seen.plan != NO_PLAN:
             return route
-        before = {name: getattr(seen, name) for name in HEAD}
+        head, penalty_s = seen.head, seen.penalty_s
         try:
             ahead = self._ahead(seen, route)
         finally:
-            for name, value in before.items():
-                setattr(seen, name, value)
+            seen.look_at(head)
+            seen.penalty_s, seen.is_decided = penalty_s, False
         return Route(route.server, route.choice, route.group, route.reason, ahead, route.why)
 
     def _ahead(self, seen: Observation, route: Route) -> tuple[int, ...]:
-        model, path = self._models[seen.model], (*seen.path, route.choice)
-        seen.source, seen.is_decided = route.server, True
+        head, model, path = seen.head, self._models[seen.model], (*seen.path, route.choice)
+        seen.is_decided = True
         seen.penalty_s = np.full(len(seen.penalty_s), inf)
         seen.penalty_s[route.server] = 0.0
         ahead: list[int] = []
         while choices := model.tree.after[path]:
-            seen.path, seen.choices = path, choices
-            seen.segment, seen.previous, _ = model.next[path]
+            segment, previous, _ = model.next[path]
+            seen.look_at(
+                replace(
+                    head, segment=segment, previous=previous, source=route.server, path=path, choices=choices
+                )
+            )
             following = self._router.route(seen)
             if following is None or following.choice not in choices:
                 break
@@ -432,20 +250,17 @@ class NetworkPlanner:
         return tuple(ahead)
 
 
-# -- Promises: an answer that waits for a wider plan's is sent before the deadline, whatever comes back.
-
 SPARE, LEAST_SPARE_S = 0.04, 0.005
-"""It is sent this share of its time before the deadline, and at least this long."""
+"""A fallback answer is sent this share of its time before the deadline, and at least this long."""
 
 WHY = "the deadline left no time for the wider plan"
 
-
 MOST = 4096
-"""How many may be remembered that are no longer needed."""
+"""How many entries may be kept of requests that are answered meanwhile."""
 
 
-class Promises:
-    """Knows when the answer must go that each request has which went on with a wider plan."""
+class FallbackAnswers:
+    """For each request that tries a wider plan: when the answer that it has must be sent at the latest."""
 
     def __init__(self, sent: SentBlocks) -> None:
         self._sent = sent
@@ -459,8 +274,11 @@ class Promises:
             if request.deadline_s < NEVER_S:
                 spare_s = max(LEAST_SPARE_S, SPARE * (request.deadline_s - request.arrival_s))
                 heappush(self._heap, (request.deadline_s - spare_s, request.id))
-        if len(self._heap) > self._most:
-            self._forget_answered()
+        if len(self._heap) > self._most:  # keep those whose requests are still at servers
+            there = set(self._sent.ids())
+            self._heap = [one for one in self._heap if one[1] in there]
+            heapify(self._heap)
+            self._most = 2 * len(self._heap) + MOST
         return self._wakes(now_s)
 
     def are_due(self, now_s: float) -> bool:
@@ -477,23 +295,12 @@ class Promises:
         self._wake_s = inf
         return [*recalls, *self._wakes(now_s)], [request.at_last_answer(WHY) for request in there]
 
-    def forget(self, server: int) -> list[Command]:
-        """Free what a server has kept of requests that it finished after they were answered."""
-        return forget(server, self._sent.take_late(server))
-
     def _wakes(self, now_s: float) -> list[Command]:
         """Ask to be woken for the first, unless that was asked already."""
         if not self._heap or self._heap[0][0] >= self._wake_s:
             return []
         self._wake_s = max(now_s, self._heap[0][0])
         return [WakeAt(at_s=self._wake_s)]
-
-    def _forget_answered(self) -> None:
-        """Keep those whose requests are still at servers."""
-        there = self._sent.ids()
-        self._heap = [one for one in self._heap if one[1] in there]
-        heapify(self._heap)
-        self._most = 2 * len(self._heap) + MOST
 
 
 RETRY_S = 0.001
@@ -510,9 +317,9 @@ class Gateway:
         options: GatewayOptions,
         *,
         first_block: int = 0,
-        growth: Growth | None = None,
+        model_changes: ModelChanges | None = None,
     ) -> None:
-        self.cluster, self._growth, self.options = cluster, growth, options
+        self.cluster, self._model_changes, self.options = cluster, model_changes, options
         self.goal: Goal | None = None
         """The goal that was stated last while running, if any."""
         self.given_up: dict[int, str] = {}
@@ -522,12 +329,15 @@ class Gateway:
         self.seen = Observation(len(cluster), len(cluster.models))
         self.seen.plans = options.plan == "network"
         self._queues: dict[int, Fifo] = {}  # by priority, highest first
-        self._sent = SentBlocks(self.seen)
-        self._promises = Promises(self._sent)
-        self.admission = Admission(cluster, self.seen, options.queue_s) if options.early_drop else None
-        self.costs = ServiceCosts(cluster, self.seen)
+        self.speeds = ServerSpeeds(cluster, self.seen)
+        self._sent = SentBlocks(self.seen, self.speeds)
+        self._fallback_answers = FallbackAnswers(self._sent)
+        self.admission: Admission | None = None
+        if options.early_drop:
+            self.admission = Admission(cluster, self.seen, self.speeds.servers, options.queue_s)
         self._next_block = first_block  # gateways that share servers start at different numbers
-        self._in_system = 0
+        self.in_system = 0
+        """Number of examples taken in and neither answered nor dropped."""
         self._cancelled: set[int] = set()  # to be dropped when the gateway next sees them
         self._has_terms = self._has_kinds = False  # whether any so far had terms; or a priority, or a model
         self._wake_s: float | None = None
@@ -546,15 +356,18 @@ class Gateway:
                 commands += [*self._sent.recalls(frozenset(numbers)), *self._sweep()]
             case SegmentFinished():
                 self.seen.active_w += event.energy_j
-                self.costs.ran(event, self.cluster)
-                commands += self._advance(event, now_s)
+                self.speeds.ran(event)
                 if self.admission is not None:
-                    self.admission.ran(event, now_s)
+                    self.speeds.worked(event, now_s)
+                    self.admission.ran()
+                commands += self._advance(event, now_s)
             case BlockDropped(block=block, reason=reason, detail=detail):
                 if gone := self._sent.bring_back(block):
                     commands += self._drop(gone, reason, detail)
             case InputLost(block=block):
-                commands += self._begin_again(block)
+                if (sent := self._sent.get(block.id)) is not None:
+                    back = self._sent.bring_back(block)
+                    commands += [*self._restart(back), *forget(sent.source, back)]
             case TelemetryReceived(server=server, snapshot=snapshot):
                 self.seen.note(server, snapshot)
             case ServerDown(server=server):
@@ -569,10 +382,7 @@ class Gateway:
                 self.given_up[server], self.hopeless = reason, "" if left else reason
                 commands += self._sweep()
             case GoalChanged(goal=goal):
-                if not isinstance(self.router, GoalFollower):
-                    raise SlimError(f"router {type(self.router).__name__} follows no goal: it cannot change")
-                self.goal = goal
-                self._use(self.router.with_goal(goal))
+                self._follow(goal)
             case ModelsChanged():
                 self._change_models(event)
             case Wake():
@@ -581,8 +391,8 @@ class Gateway:
                     commands += self._step(now_s)
             case _:
                 assert_never(event)
-        if self._promises.are_due(now_s):
-            orders, done = self._promises.keep(now_s)
+        if self._fallback_answers.are_due(now_s):
+            orders, done = self._fallback_answers.keep(now_s)
             commands += [*orders, *(self._answer(done) if done else ())]
         if self._queues and self.options.step_s <= 0.0:
             commands += self._step(now_s)
@@ -591,21 +401,42 @@ class Gateway:
             commands.append(WakeAt(at_s=self._wake_s))
         return commands
 
+    def _follow(self, goal: Goal) -> None:
+        if not isinstance(self.router, GoalFollower):
+            raise SlimError(f"router {type(self.router).__name__} follows no goal: it cannot change")
+        self.goal = goal
+        self._use(self.router.with_goal(goal))
+
     @property
     def awaits_step(self) -> bool:
         """Whether the next scheduling step has a time already, so that arrivals can wait for it together."""
         return self._wake_s is not None
 
-    @property
-    def in_system(self) -> int:
-        """Number of examples taken in and neither answered nor dropped."""
-        return self._in_system
-
     def census(self) -> Iterator[tuple[int, int, int, int]]:
         """Yield where examples are (GATEWAY: not sent), their model, their segment and how many they are."""
         yield from self._sent.census()
         for fifo in self._queues.values():
-            yield from ((GATEWAY, place[4], place[0], count) for place, count in fifo.counts())
+            yield from ((GATEWAY, place.model, place.segment, count) for place, count in fifo.counts())
+
+    def validate(self) -> None:
+        """Check that each example is in one place and that all counts agree; for tests, after any event."""
+        seen, queued = self.seen, [number for fifo in self._queues.values() for number in fifo.ids()]
+        known = [*queued, *self._sent.ids()]
+        check(len(set(known)) == len(known), "an example is in two places: {}", known)
+        settled = self._sent.settled
+        check(settled <= set(known), "settled examples {} are not at servers", settled)
+        check(len(known) - len(settled) == self.in_system, "{} in the system: {}", self.in_system, known)
+        check(len(queued) == seen.fifo, "{} counted as queued: {}", seen.fifo, queued)
+        check(all(map(len, self._queues.values())) or not queued, "an empty queue is kept")
+        outstanding, backlog_s = self._sent.work(len(self.cluster))
+        check(
+            outstanding == seen.outstanding.tolist(), "sent: {}, counted: {}", outstanding, seen.outstanding
+        )
+        check(np.allclose(backlog_s, seen.backlog_s), "work sent: {}, not {}", backlog_s, seen.backlog_s)
+        up = [server for server in range(len(self.cluster)) if seen.alive[server]]
+        check(up == seen.alive_ids and not seen.penalty_s[up].any(), "up: {}, listed: {}", up, seen.alive_ids)
+        if self.admission is not None:
+            self.admission.validate(known)
 
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""
@@ -613,11 +444,12 @@ class Gateway:
 
     def _change_models(self, change: ModelsChanged) -> None:
         """Serve other models from now on, with a fresh router; what is under way goes on as it was."""
-        if self._growth is None:
+        if self._model_changes is None:
             raise SlimError("this gateway cannot change its models: nobody has told it where they come from")
-        self.cluster = self._growth.change(self.cluster, change)
+        self.cluster = self._model_changes.change(self.cluster, change)
         self.seen.know_models(len(self.cluster.models))
-        self._use(self._growth.router(self.cluster, self.goal))
+        self.speeds.use(self.cluster)
+        self._use(self._model_changes.router(self.cluster, self.goal))
         if self.admission is not None:
             self.admission.use(self.cluster)
 
@@ -643,26 +475,30 @@ class Gateway:
                 continue
             place, first, count = head
             if admission is not None and (why := admission.loss(first, now_s)) is not None:
-                commands += self._drop(queue.take(place, first.count), why, holder=place[2])
+                commands += self._drop(queue.take(place, first.count), why, holder=place.source)
                 seen.fifo -= first.count
                 continue
-            seen.segment, seen.previous, seen.source, seen.plan, seen.model, _ = place
-            seen.count, seen.path = count, first.path
-            seen.choices = self.cluster.models[place[4]].tree.after[first.path]
-            seen.arrival_s, seen.deadline_s = first.arrival_s, first.deadline_s
-            seen.min_accuracy = first.min_accuracy
+            seen.look_at(self._head(place, first, count))
             route = self._ask(seen)
             if route is None:
                 break
             requests = queue.take(place, max(1, route.group))
             seen.fifo -= count_examples(requests)
             if self._cancelled:
-                requests = self._sift(requests, commands, place[2])
+                requests = self._sift(requests, commands, place.source)
             if requests:
-                commands.append(self._send(route, self._key(route, place, requests), requests, place[2]))
+                commands.append(self._send(route, self._key(route, place, requests), requests, place.source))
         return commands
 
-    def _key(self, route: Route, place: Place, requests: tuple[Request, ...]) -> Key:
+    def _head(self, place: QueuePlace, first: Request, count: int) -> Head:
+        """Describe the requests of the place that is served next, and the first of them."""
+        after = self.cluster.models[place.model].tree.after[first.path]
+        asked = first.arrival_s, first.deadline_s, first.min_accuracy, place.plan
+        return Head(
+            place.model, place.segment, place.previous, place.source, count, first.path, after, *asked
+        )
+
+    def _key(self, route: Route, place: QueuePlace, requests: tuple[Request, ...]) -> Key:
         """Return the key that a route asks for; check the route and respect the requests' own terms."""
         segment, previous, _, plan, number, _ = place
         model = self.cluster.models[number]
@@ -693,8 +529,8 @@ class Gateway:
         self._next_block += 1
         work_s = self.cluster.key_s(key, route.server)
         if self.admission is not None:
-            self.admission.send(requests, key, route.server, self.seen.now_s)
-            work_s /= self.admission.pace(route.server)  # the router sees how long it will really take
+            self.admission.send(requests, key, route.server)
+            self.speeds.servers[route.server].began(self.seen.now_s)
         examples = count_examples(requests)
         self._sent.add(self._next_block, SentBlock(route.server, requests, examples, work_s, source))
         block = block_of(self._next_block, key, requests, keep=key.model in self._escalation.models)
@@ -706,37 +542,29 @@ class Gateway:
         taken: Sequence[Request] = requests
         refused: dict[DropReason, tuple[Request, ...]] = {}
         if self.admission is not None:
-            taken, more = self.admission.admit(taken, self.seen.now_s)
-            refused |= more
-        self._in_system += count_examples(taken)
+            taken, refused = self.admission.admit(taken, self.seen.now_s)
+        self.in_system += count_examples(taken)
         if not (self._has_kinds and self._has_terms):
             for request in taken:
                 if request.priority or request.has_terms or request.model:
                     self._has_kinds = True
                     self._has_terms = self._has_terms or request.has_terms
         self._wait(taken, GATEWAY)
-        drops = [Drop(requests=gone, reason=reason) for reason, gone in refused.items() if gone]
-        return [*drops, *self._sweep()]
+        return [*(Drop(requests=gone, reason=why) for why, gone in refused.items()), *self._sweep()]
 
     def _wait(self, requests: Sequence[Request], source: int, *, first: bool = False) -> None:
         """Queue requests on paths of one kind whose inputs lie at `source`, by priority."""
-        if requests:
-            for kind, members in by_kind(requests) if self._has_kinds else ((PLAIN, requests),):
-                self._push(members, kind, source, first)
-
-    def _push(self, requests: Sequence[Request], kind: Kind, source: int, first: bool) -> None:
-        """Queue requests of one kind: in front of all others, or at the end."""
-        priority, plan, model = kind
-        queue = self._queues.get(priority)
-        if queue is None:
-            queue = self._queues[priority] = Fifo()
-        segment, previous, way = self.cluster.models[model].next[requests[0].path]
-        place = (segment, previous, source, plan, model, way)
-        if first:
-            queue.push_front(place, requests)
-        else:
-            queue.push(place, requests)
-        self.seen.fifo += count_examples(requests)
+        if not requests:
+            return
+        for (priority, plan, model), members in (
+            by_kind(requests) if self._has_kinds else ((PLAIN, requests),)
+        ):
+            queue = self._queues.get(priority)
+            if queue is None:
+                queue = self._queues[priority] = Fifo()
+            segment, previous, way = self.cluster.models[model].next[members[0].path]
+            queue.push(QueuePlace(segment, previous, source, plan, model, way), members, first=first)
+            self.seen.fifo += count_examples(members)
 
     def _advance(self, event: SegmentFinished, now_s: float) -> list[Command]:
         """Move requests on to their next segment, or answer them after the last."""
@@ -750,7 +578,8 @@ class Gateway:
                 back = self._sift(back, commands, GATEWAY if ended else server)
             if not back:
                 continue
-            moved = self._escalation.moved(back, choices, server)
+            is_judged = model.number in self._escalation.models
+            moved = [one.after_at(choices, server) if is_judged else one.after(choices) for one in back]
             if not model.tree.is_plan(moved[0].path):
                 if self.admission is not None:
                     self.admission.wait(moved)
@@ -764,16 +593,18 @@ class Gateway:
                 judged += moved
             elif moved:
                 commands += self._answer(moved)
-        commands += self._promises.forget(server)
+        commands += forget(server, self._sent.take_late(server))
         done, further = self._escalation.sort(judged, event, self.seen) if judged else ([], [])
         commands += [self._send(one.route, one.key, one.requests, one.source) for one in further]
-        commands += self._promises.make([request for one in further for request in one.requests], now_s)
+        commands += self._fallback_answers.make(
+            [request for one in further for request in one.requests], now_s
+        )
         return [*commands, *(self._answer(done) if done else ())]
 
     def _answer(self, requests: list[Request]) -> list[Command]:
         """Answer requests at the plans they have run, and free what is kept for them."""
         answer, count = Answer(requests=tuple(requests)), count_examples(requests)
-        self._in_system -= count
+        self.in_system -= count
         self.seen.answered(count)
         if self.admission is not None:
             self.admission.leave(requests, self.seen.now_s)
@@ -781,7 +612,7 @@ class Gateway:
             self._listener.answered(answer.requests, self.seen.now_s)
         if self._cancelled:
             self._cancelled.difference_update(ids_of(requests))
-        return [answer, *(forget_kept(requests) if self._escalation.models else ())]
+        return [answer, *(forget(GATEWAY, requests) if self._escalation.models else ())]
 
     def _drop(
         self, requests: tuple[Request, ...], reason: DropReason, detail: str = "", holder: int = GATEWAY
@@ -792,7 +623,7 @@ class Gateway:
             if done:
                 dropped = self._drop(tuple(rest), reason, detail, holder) if rest else []
                 return [*self._answer(done), *dropped]
-        self._in_system -= count_examples(requests)
+        self.in_system -= count_examples(requests)
         if self._cancelled:
             self._cancelled.difference_update(ids_of(requests))
         if reason is DropReason.CANCELLED and max(r.deadline_s for r in requests) <= self.seen.now_s:
@@ -814,11 +645,6 @@ class Gateway:
         self._queues = {level: fifo for level, fifo in self._queues.items() if len(fifo)}
         return commands
 
-    def _begin_again(self, block: Block) -> list[Command]:
-        """Restart the requests of a block whose inputs are missing, and free what is left of the inputs."""
-        sent, back = self._sent.get(block.id), self._sent.bring_back(block)
-        return [] if sent is None else [*self._restart(back), *forget(sent.source, back)]
-
     def _rescue(self, server: int) -> list[Command]:
         """Restart every request that a dead server held, from its original input."""
         self.seen.lose(server)
@@ -829,8 +655,7 @@ class Gateway:
             lost.extend(sent.requests)
             if sent.source != server:  # the dead server may not have fetched them yet
                 commands += forget(sent.source, sent.requests)
-        if self.admission is not None:
-            self.admission.lose(server)
+        self.speeds.lose(server)
         return [*commands, *self._restart(lost)]
 
     def _restart(self, requests: Sequence[Request]) -> list[Command]:
@@ -842,8 +667,6 @@ class Gateway:
         self._wait(again, GATEWAY, first=True)
         return self._answer(done) if done else []
 
-
-# -- Health: which servers take work, and what is the matter with the others, in words.
 
 WAITS = "up, but it waits for a core: this machine is full"
 
@@ -857,18 +680,18 @@ class Health(Struct, frozen=True, kw_only=True):
 
 def health_of(gateway: Gateway, waiting: Collection[int] = ()) -> Health:
     """Return the health of a gateway's servers, of which these wait for a core."""
-    alive, given_up = gateway.seen.alive, gateway.given_up
+    given_up, trouble = gateway.given_up, ""
+    if not gateway.seen.alive.any():
+        reasons = "; ".join(given_up.values())
+        trouble = "no server is up at the moment; they are being started again"
+        if gateway.hopeless:
+            trouble = (
+                f"no server is left: {reasons}; find the cause in the log (they are tried again now and then)"
+            )
+        elif given_up:
+            trouble = f"no server is up at the moment; some are being started again, but {reasons}"
     up = {index: WAITS if index in waiting else "up" for index in gateway.seen.alive_ids}
     servers = {
         name: up.get(index) or given_up.get(index, "down") for index, name in enumerate(gateway.cluster.names)
     }
-    return Health(servers=servers, trouble="" if alive.any() else _trouble(gateway))
-
-
-def _trouble(gateway: Gateway) -> str:
-    given_up = "; ".join(gateway.given_up.values())
-    if gateway.hopeless:
-        return f"no server is left: {given_up}; find the cause in the log (they are tried again now and then)"
-    if given_up:
-        return f"no server is up at the moment; some are being started again, but {given_up}"
-    return "no server is up at the moment; they are being started again"
+    return Health(servers=servers, trouble=trouble)

@@ -14,8 +14,6 @@ from slimsched.serving.domain.model import ModelsChanged
 from slimsched.serving.domain.request import Block, DropReason, Key, Request, RequestsCancelled, Why, onward
 from slimsched.serving.gateway.goal import Goal
 
-# -- The commands that the gateway gives.
-
 
 class SendBlock(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Send a block to a server; its inputs lie at `source` (-1: the gateway)."""
@@ -177,11 +175,8 @@ Event = (
 )
 
 
-# -- What a gateway's own work costs: the time of its processor for each event that it handles.
-
-
 class GatewayCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event takes a gateway event_s + request_s × the requests in it.
+    """The gateway's own work: an event takes event_s + request_s × the requests in it.
 
     Every event counts: arrivals, reports of batches, telemetry and wake-ups. Requests count in an arrival and
     in the report of a batch, so a request counts once more for each segment that the gateway routes. `slim
@@ -207,8 +202,6 @@ def requests_in(event: object) -> int:
         return sum([len(block.requests) for block in event.blocks])
     return 0
 
-
-# -- How a gateway works: how often it asks its router, which requests it turns away, what its work costs.
 
 SERVED_QUEUE_S = 10.0
 """`queue_s` where clients are served, unless they are told otherwise."""

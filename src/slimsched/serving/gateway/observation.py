@@ -1,12 +1,12 @@
-"""What a router knows when it decides, and what it answers: the observation, the route, and estimates from
-both.
+"""What a router knows when it decides, besides the cluster, and what it answers: observation and route.
 
-The observation: everything a router knows when it decides, besides the static Cluster.
+Also the estimates that routers share: how long a choice takes on each server, and how fast servers are.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
 from math import exp, inf
+from operator import attrgetter
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -14,70 +14,103 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.models.spec import START, Path
-from slimsched.serving.domain.cluster import Cluster, ServerSnapshot
+from slimsched.serving.domain.cluster import GATEWAY, Cluster, ServerSnapshot, Values
+from slimsched.serving.domain.profile import ServerSpeed
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Key, Request, Why, count_examples
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.messages import SegmentFinished
 
-LATENESS_S = 0.01
-"""Added to times before they are compared, so that messages and scheduling steps count little."""
 
-LATENESS_SHARE = 0.05
-"""Weight of the last block in a server's lateness: it follows about the last twenty blocks."""
+class Head(Struct, frozen=True):
+    """Requests that could go as one block: what they need next, and what the first of them asks for."""
+
+    model: int = 0  # the number of their model
+    segment: int = 0  # the segment that comes next
+    previous: int = START  # the choice of the segment before
+    source: int = GATEWAY  # where their inputs lie
+    count: int = 0  # how many examples they have
+    path: Path = ()  # the choices that the first of them has run at
+    choices: tuple[int, ...] = ()  # the choices that may come next, narrowest first
+    arrival_s: float = 0.0  # when the first of them arrived
+    deadline_s: float = NEVER_S  # when its answer must be there
+    min_accuracy: float = 0.0  # the accuracy that it asks for
+    plan: int = NO_PLAN  # the plan that their senders stated, by number
+
+
+_fields_of_head = attrgetter(*Head.__struct_fields__)
 
 
 class Observation:
     """The head of the queue and the state of the servers; the gateway updates it in place.
 
-    `outstanding` and `backlog_s` count what the gateway sent and has not got back. `lateness` says how much
-    longer blocks took lately than their backlog and profile say. `utilization`, `power_w` and `queued` are
-    the servers' last telemetry, which may be old.
+    The fields of the head are attributes of the observation: `look_at` sets them. What is known of servers
+    comes as vectors, one value per server. Telemetry may be old; what the gateway counts is not.
     """
 
     def __init__(self, servers: int, models: int = 1) -> None:
         self.now_s = 0.0
-        # the head: requests that could go as one block
-        self.model = 0
-        self.segment = 0
-        self.previous = START
-        self.source = -1  # where their inputs lie; -1: the gateway
-        self.count = 0
-        self.path: Path = ()  # the choices that the first of them has run at
-        self.choices: tuple[int, ...] = ()  # the choices that may come next, narrowest first
-        self.arrival_s = 0.0
-        self.deadline_s = NEVER_S
-        self.min_accuracy = 0.0
-        self.plan = NO_PLAN  # the plan their senders stated, by number
+        """The time of the decision."""
+        self.look_at(Head())
+        self.is_decided = False
+        """Whether the server is chosen already: the question is about the rest of a plan."""
         # the whole system
-        self.plans = False  # whether to plan all remaining segments at once
+        self.plans = False
+        """Whether to plan all remaining segments at once."""
         self.fifo = 0
+        """Examples that wait in the queue."""
         self.done = 0
+        """Examples answered since the start."""
         self.done_rate_per_s = 0.0
-        self.active_w = 0.0  # energy of batches above idle, per second
+        """Examples answered per second, over about the last second; so are the three rates below."""
+        self.active_w = 0.0
+        """Energy of batches above idle, per second."""
         self.arrival_rate_per_s = 0.0
-        self.model_rates_per_s: NDArray[np.float64] = np.zeros(models)
+        """Examples that arrive per second, those included that are refused."""
+        self.model_rates_per_s: Values = np.zeros(models)
+        """The same by model; with a single model it is brought up to date at scheduling steps only."""
         self._rates_s = 0.0  # the time of the rates
         # the servers
         self.alive: NDArray[np.bool_] = np.ones(servers, dtype=bool)
+        """Whether each server takes work."""
         self.alive_ids: list[int] = list(range(servers))
-        self.is_decided = (
-            False  # whether the server is chosen already: the question is about the rest of a plan
-        )
-        self.penalty_s: NDArray[np.float64] = np.zeros(
-            servers
-        )  # infinite for servers that are down: add it to any cost
-        self.outstanding: NDArray[np.float64] = np.zeros(servers)
-        self.backlog_s: NDArray[np.float64] = np.zeros(servers)
-        self.queued: NDArray[np.float64] = np.zeros(servers)
-        self.utilization: NDArray[np.float64] = np.zeros(servers)
-        self.power_w: NDArray[np.float64] = np.zeros(servers)
-        self.vram_bytes: NDArray[np.float64] = np.zeros(servers)
-        self.telemetry_s: NDArray[np.float64] = np.zeros(servers)
-        self.lateness: NDArray[np.float64] = np.ones(servers)  # time that blocks took over time expected
-        # what batches cost in service (`learned_cost.py`), per example
-        self.slowdown: NDArray[np.float64] = np.ones(servers)  # factor on profiled times
-        self.first_extra_s: NDArray[np.float64] = np.zeros(servers)  # what a batch's overhead adds
-        self.further_extra_s: NDArray[np.float64] = np.zeros(servers)  # the same for plans after an answer
+        """The numbers of those that do; another list whenever that changes."""
+        self.penalty_s: Values = np.zeros(servers)
+        """Infinite for servers that are out of the question: add it to any cost."""
+        self.outstanding: Values = np.zeros(servers)
+        """Examples that the gateway sent and has not got back."""
+        self.backlog_s: Values = np.zeros(servers)
+        """Their work, in device time by profile."""
+        self.lateness: Values = np.ones(servers)
+        """Time that blocks took lately over the time expected by backlog and profile (`ServerSpeed`)."""
+        self.slowdown: Values = np.ones(servers)
+        """What batches take in service: the factor on profiled times …"""
+        self.first_extra_s: Values = np.zeros(servers)
+        """… what a batch's overhead adds to each of its examples …"""
+        self.further_extra_s: Values = np.zeros(servers)
+        """… and the same for plans that go on after an answer."""
+        self.queued: Values = np.zeros(servers)
+        """Requests that wait at the server, by its last telemetry."""
+        self.utilization: Values = np.zeros(servers)
+        """Share of the time that the device worked, by its last telemetry."""
+        self.power_w: Values = np.zeros(servers)
+        """Power by its last telemetry."""
+        self.vram_bytes: Values = np.zeros(servers)
+        """Memory of the device in use, by its last telemetry."""
+        self.telemetry_s: Values = np.zeros(servers)
+        """When that telemetry was taken."""
+
+    @property
+    def head(self) -> Head:
+        """The head as one value."""
+        return Head(*_fields_of_head(self))
+
+    def look_at(self, head: Head) -> None:
+        """Ask about this head from now on."""
+        self.model, self.segment, self.previous = head.model, head.segment, head.previous
+        self.source, self.count, self.path = head.source, head.count, head.path
+        self.choices, self.plan = head.choices, head.plan
+        self.arrival_s, self.deadline_s = head.arrival_s, head.deadline_s
+        self.min_accuracy = head.min_accuracy
 
     def begin_step(self, now_s: float) -> None:
         """Bring the time and the rates up to date for a scheduling step."""
@@ -121,11 +154,6 @@ class Observation:
         self.outstanding[server] -= count
         self.backlog_s[server] = max(0.0, self.backlog_s[server] - work_s * count)
 
-    def returned(self, server: int, took_s: float, expected_s: float) -> None:
-        """Note how long a block took at a server, and how long it should have taken by profile."""
-        ratio = (took_s + LATENESS_S) / (expected_s + LATENESS_S)
-        self.lateness[server] += LATENESS_SHARE * (ratio - self.lateness[server])
-
     def _fade_rates(self, now_s: float) -> None:
         """Let past arrivals and answers count less: rates are means over about a second."""
         kept = exp(-(now_s - self._rates_s))
@@ -166,10 +194,6 @@ class Observation:
         self.set_alive(server, False)
         self.outstanding[server] = self.backlog_s[server] = 0.0
         self.utilization[server] = self.queued[server] = self.power_w[server] = 0.0
-        self.lateness[server] = 1.0
-
-
-# -- The interface between the gateway and a router.
 
 
 class Route(Struct, frozen=True):
@@ -195,7 +219,6 @@ class Router(Protocol):
 
     def route(self, seen: Observation) -> Route | None:
         """Decide for the head of the queue; None means wait."""
-        ...
 
 
 @runtime_checkable
@@ -204,7 +227,6 @@ class AnswerListener(Protocol):
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
         """These requests were answered now; each stands for `count` examples."""
-        ...
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
@@ -228,11 +250,9 @@ class Judge(Protocol):
 
     def keeps(self, model: int) -> bool:
         """Whether answers of this model are judged, so that servers must keep activations."""
-        ...
 
     def judge(self, request: Request, confidence: float, top: int, seen: Observation) -> Verdict:
         """Decide about the answer of a request whose plan is complete."""
-        ...
 
 
 @runtime_checkable
@@ -241,16 +261,13 @@ class GoalFollower(Protocol):
 
     def with_goal(self, goal: Goal) -> Router:
         """Return the same router with another goal."""
-        ...
-
-
-# -- Expected times of a choice: waiting, moving and running, from profiles and the gateway's own count.
-
-Values = NDArray[np.float64]
 
 
 class Estimate:
-    """Expected times, as one vector over all servers, so that more servers cost little more."""
+    """Expected times of a choice: waiting, moving and running, from profiles and the gateway's own count.
+
+    Each is one vector over all servers, so that more servers cost little more.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -260,9 +277,12 @@ class Estimate:
         self.run_s = lru_cache(maxsize=None)(self._run_s)
         self.rest_s = lru_cache(maxsize=None)(self._rest_s)
         self._ways = lru_cache(maxsize=None)(self._ways_on)
-        empty_s = [self._empty_s(model.number) for model in cluster.active or cluster.models]
-        self.empty_s = max(empty_s)
-        """Roughly the latency of a request in an empty cluster, for the slowest model."""
+        self.empty_s = 0.0
+        """Roughly the latency in an empty cluster: a medium plan of the slowest model on a medium server."""
+        for model in cluster.active or cluster.models:
+            middle = model.tree.middle
+            run_s = np.median(self._rest_s(model.number, middle, 0))
+            self.empty_s = max(self.empty_s, float(np.median(2 * len(middle) * self.hop_s) + run_s))
 
     def move_s(self, seen: Observation) -> Values:
         """Time to move a block of the head to each server; infinite for servers that are down."""
@@ -295,12 +315,10 @@ class Estimate:
     def _ways_on(self, model: int, path: Path) -> list[tuple[int, Key, Path]]:
         """List, for each choice after a path: the choice, its key, and a plan that stays at that choice."""
         served = self.cluster.models[model]
-        tree, row = served.tree, served.tree.row[path]
-        ways = []
-        for child, choice in zip(tree.children[row], tree.choices[row], strict=True):
-            key = served.row_keys[child]
-            assert key is not None
-            ways.append((int(choice), key, tree.stay((*path, int(choice)))))
+        tree, ways = served.tree, []
+        for choice in tree.after[path]:
+            longer = (*path, choice)
+            ways.append((choice, served.key_of_path(longer), tree.stay(longer)))
         return ways
 
     def _run_s(self, key: Key) -> Values:
@@ -309,137 +327,62 @@ class Estimate:
 
     def _rest_s(self, model: int, plan: Path, done: int) -> Values:
         """Time of full batches of a plan's segments after the first `done`, on each server."""
-        keys = self.cluster.models[model].legs(plan)[done:]
-        total: Values = np.sum([self.run_s(key) for key in keys], axis=0)
+        total: Values = np.sum([self.run_s(k) for k in self.cluster.models[model].legs(plan)[done:]], axis=0)
         return total
 
-    def _empty_s(self, model: int) -> float:
-        """Time of the hops and runs of a medium plan on a medium server."""
-        middle = self.cluster.models[model].tree.middle
-        hops_s = 2 * len(middle) * self.hop_s
-        return float(np.median(hops_s) + np.median(self._rest_s(model, middle, 0)))
 
+class ServerSpeeds:
+    """Learns from blocks and batches how fast each server is, and tells routers (`Observation`).
 
-# -- The learned cost of batches: what a server's batches take in service, beside what its profile says.
-#
-#     busy = overhead_s + slowdown · profiled
-#
-# Both are fitted to the batches that a server has finished, by least squares of relative errors that forget.
-# A
-# profile is measured on an idle core with one key at a time; in service a batch also pays for messages, cold
-# caches and neighbours. A batch that took far longer than expected counts only as far as `MOST` says, because
-# a
-# pause of the machine says little about the next batch. Where batches are too much alike to tell the two
-# apart,
-# all of it counts as slowdown.
-#
-# The overhead is paid once per batch. So what it adds to an example depends on how many share the batch,
-# which
-# is measured too: apart for first plans, and for plans that go on after an answer, whose batches are smaller.
-
-KEPT = 0.99
-"""What a batch still counts after the next one: about the last hundred batches decide."""
-
-PRIOR = 20.0
-"""How many batches that take as long as profiled are assumed at the start."""
-
-SAME = 0.1
-"""Batches whose profiled times differ by less than about this share do not show the overhead."""
-
-MOST = 2.0
-"""How many times slower than expected a batch counts at most."""
-
-LEAST_SLOWDOWN = 0.5
-"""No more of a batch's time than leaves this factor on its profile counts as overhead."""
-
-FIRST_BATCH = 8.0
-"""How many examples a batch is assumed to have before any has run."""
-
-
-class _Sizes:
-    """The mean number of examples in a batch; older batches fade."""
-
-    def __init__(self) -> None:
-        self._batches, self._examples = 1.0, FIRST_BATCH
-
-    @property
-    def mean(self) -> float:
-        return self._examples / self._batches
-
-    def note(self, examples: int) -> None:
-        self._batches = KEPT * self._batches + 1.0
-        self._examples = KEPT * self._examples + examples
-
-
-class LearnedCost:
-    """The cost of one server's batches.
-
-    With u = 1 / profiled and r = busy / profiled, the equation is r = slowdown + overhead · u: a line.
-    """
-
-    def __init__(self) -> None:
-        self.overhead_s = 0.0
-        """Time that every batch takes, whatever it has to do."""
-        self.slowdown = 1.0
-        """Factor on the profiled time."""
-        self._first, self._further = _Sizes(), _Sizes()
-        self._weight = self._u = self._r = self._uu = self._ur = 0.0
-
-    def note(self, profiled_s: float, busy_s: float, examples: int, *, further: bool) -> None:
-        """Note a batch that took `busy_s`, and whether its examples had an answer before."""
-        (self._further if further else self._first).note(examples)
-        if profiled_s <= 0.0 or busy_s <= 0.0:
-            return
-        u = 1.0 / profiled_s
-        r = min(busy_s * u, MOST * (self.slowdown + self.overhead_s * u))
-        if not self._weight:
-            self._weight, self._u, self._r = PRIOR, PRIOR * u, PRIOR
-            self._uu, self._ur = PRIOR * u * u, PRIOR * u
-        self._weight = KEPT * self._weight + 1.0
-        self._u = KEPT * self._u + u
-        self._r = KEPT * self._r + r
-        self._uu = KEPT * self._uu + u * u
-        self._ur = KEPT * self._ur + u * r
-        self._fit()
-
-    @property
-    def first_s(self) -> float:
-        """What the overhead adds to each example of a first plan."""
-        return self.overhead_s / self._first.mean
-
-    @property
-    def further_s(self) -> float:
-        """What the overhead adds to each example of a plan that goes on after an answer."""
-        return self.overhead_s / self._further.mean
-
-    def _fit(self) -> None:
-        """Fit the line; as long as all batches are alike, it is level."""
-        u, r = self._u / self._weight, self._r / self._weight
-        spread = max(0.0, self._uu / self._weight - u * u) + (SAME * u) ** 2
-        slope = (self._ur / self._weight - u * r) / spread
-        self.overhead_s = min(max(0.0, slope), max(0.0, r - LEAST_SLOWDOWN) / u)
-        self.slowdown = r - self.overhead_s * u
-
-
-class ServiceCosts:
-    """Learns the costs of all servers, and tells routers what they add (`Observation`).
-
-    Nothing is learned of servers whose batches share the device: how long a batch takes there depends on its
-    neighbours, and the profile knows about them.
+    What routers see is learned in training as in service, so that it means the same in both. The pace, which
+    only admission asks for, is learned where there is one.
     """
 
     def __init__(self, cluster: Cluster, seen: Observation) -> None:
-        self._seen = seen
-        self.servers = [LearnedCost() if p.top_concurrency == 1 else None for p in cluster.profiles]
+        self._seen, self._limit = seen, cluster.batch_limit
+        self._profiles = cluster.profiles
+        self.servers = [ServerSpeed() for _ in cluster.names]
+        """What is known of each server, by number."""
 
-    def ran(self, event: SegmentFinished, cluster: Cluster) -> None:
-        """Learn from a finished batch."""
-        server, cost = event.server, self.servers[event.server]
-        if cost is None or not event.size:
+    def use(self, cluster: Cluster) -> None:
+        """Take the profiles of this cluster, whose models have changed, from now on."""
+        self._profiles = cluster.profiles
+
+    def ran(self, event: SegmentFinished) -> None:
+        """Learn what batches take from a finished one.
+
+        How long a batch takes that shares its device depends on its neighbours, and the profile knows about
+        them: nothing is learned of such servers.
+        """
+        server, profile = event.server, self._profiles[event.server]
+        if not event.size or profile.top_concurrency > 1:
             return
-        trail = event.blocks[0].requests[0].trail
-        profiled_s = cluster.profiles[server].latency_s(event.key, event.size)
-        cost.note(profiled_s, event.busy_s, event.size, further=trail is not None and bool(trail.tried))
-        self._seen.slowdown[server] = cost.slowdown
-        self._seen.first_extra_s[server] = cost.first_s
-        self._seen.further_extra_s[server] = cost.further_s
+        speed, trail = self.servers[server], event.blocks[0].requests[0].trail
+        profiled_s, further = profile.latency_s(event.key, event.size), bool(trail and trail.tried)
+        speed.ran(profiled_s, event.busy_s, event.size, further=further)
+        self._seen.slowdown[server] = speed.batch.slowdown
+        self._seen.first_extra_s[server] = speed.extra_s(further=False)
+        self._seen.further_extra_s[server] = speed.extra_s(further=True)
+
+    def worked(self, event: SegmentFinished, now_s: float) -> None:
+        """Learn a server's pace from a finished batch, before its blocks are counted as back."""
+        server, examples, size = event.server, event.examples, event.size
+        speed, profile = self.servers[server], self._profiles[server]
+        left = self._seen.outstanding[server] - examples
+        if left >= self._limit:
+            full_s = profile.latency_s(event.key, self._limit)
+            speed.worked(examples * full_s / self._limit, now_s)
+        else:
+            alone_s = profile.latency_s(event.key, size or examples)
+            speed.worked_in_part((examples / size if size else 1.0) * alone_s, now_s, is_idle=left <= 0.0)
+
+    def returned(self, server: int, took_s: float, expected_s: float) -> None:
+        """Note how long a block took at a server, and how long it should have taken by profile."""
+        speed = self.servers[server]
+        speed.returned(took_s, expected_s)
+        self._seen.lateness[server] = speed.lateness.mean
+
+    def lose(self, server: int) -> None:
+        """Note that a server is gone, with the work it had."""
+        self.servers[server].lost()
+        self._seen.lateness[server] = 1.0

@@ -7,22 +7,17 @@ that. Confidence is trusted as far as it kept meaning what it meant when it was 
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from math import sqrt
 from typing import NamedTuple
 
+from slimsched.core.statistics import Fading
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.cluster import GATEWAY, Cluster, Values
 from slimsched.serving.domain.request import Key, Request, Trail, ids_of, onward
+from slimsched.serving.gateway.goal import CostToGo
 from slimsched.serving.gateway.messages import SegmentFinished
 from slimsched.serving.gateway.observation import Judge, Observation, Route, Router, Verdict
-from slimsched.serving.gateway.prices import CostToGo, Values
-
-# -- Trust: whether a model's confidence still means what it meant when it was measured.
-#
-# At most one answer in a hundred is checked before it is sent: the request goes on with the widest plan, and
-# both answers are compared. How often they should agree at each level is known from the examples. If they
-# agree
-# clearly less often, the confidence is not trusted, until checks agree as they should again.
 
 EVERY, WORK_SHARE = 100, 0.02
 """At most one in this number of answers is checked, and checks take at most this share of the device time."""
@@ -30,15 +25,21 @@ EVERY, WORK_SHARE = 100, 0.02
 LEAST_CHECKS = 20
 """No verdict before this number of checks."""
 
-KEPT = 0.995
-"""What a check still counts after the next one: about the last 200 checks decide."""
+LAST_CHECK = 0.005
+"""What the last check counts: about the last 200 decide."""
 
 MARGIN, DEVIATIONS = 0.05, 3.0
 """Trust ends when agreement is below what is expected by this much, and by N standard deviations."""
 
 
 class Trust:
-    """Counts checks of one model's answers; older checks fade."""
+    """Whether a model's confidence still means what it meant when it was measured.
+
+    At most one answer in a hundred is checked before it is sent: the request goes on with the widest plan,
+    and both answers are compared. How often they should agree at each level is known from the examples. If
+    they agree clearly less often, the confidence is not trusted, until checks agree as they should again.
+    Older checks fade.
+    """
 
     def __init__(self) -> None:
         self.holds = True
@@ -46,17 +47,17 @@ class Trust:
         self.checks = 0
         """Checks since the start."""
         self._answers, self._work = 0, 0.0  # since the last check
-        self._weight = self._expected = self._agreed = self._variance = 0.0
+        self._expected, self._agreed, self._variance = (Fading(share=LAST_CHECK) for _ in range(3))
 
     @property
     def expected(self) -> float:
         """How often recent answers should have agreed with the widest plan's."""
-        return self._expected / self._weight if self._weight else 1.0
+        return self._expected.mean if self.checks else 1.0
 
     @property
     def agreed(self) -> float:
         """How often recent answers agreed with the widest plan's."""
-        return self._agreed / self._weight if self._weight else 1.0
+        return self._agreed.mean if self.checks else 1.0
 
     def is_due(self, work: float, extra: float) -> bool:
         """Whether to check an answer that took `work`, if a check takes `extra`; call once per answer."""
@@ -70,22 +71,15 @@ class Trust:
     def note(self, expected: float, agrees: bool) -> bool:
         """Count a check; return whether trust began or ended by it."""
         self.checks += 1
-        self._weight = KEPT * self._weight + 1.0
-        self._expected = KEPT * self._expected + expected
-        self._agreed = KEPT * self._agreed + agrees
-        self._variance = KEPT * self._variance + expected * (1.0 - expected)
+        self._expected.note(expected)
+        self._agreed.note(agrees)
+        self._variance.note(expected * (1.0 - expected))
         missing = self.expected - self.agreed
-        deviation = sqrt(max(self._variance, 0.25)) / self._weight
+        deviation = sqrt(max(self._variance.total, 0.25)) / self._variance.weight
         doubtful = self.checks >= LEAST_CHECKS and missing > max(MARGIN, DEVIATIONS * deviation)
         before, self.holds = self.holds, not doubtful if self.holds else missing < MARGIN / 2
         return before != self.holds
 
-
-# -- Judgement: whether an answer is good enough to be sent, or a wider plan is worth its price.
-#
-# At the price of device time that holds on the server now, the cost to go says which plan is best after this
-# plan has answered at this level. Time, energy and the number of plans limit it. Some answers are checked
-# (`trust.py`); while a model's confidence is not trusted, every answer is sent.
 
 MOST_PLANS = 3
 """The most plans that a request runs."""
@@ -99,7 +93,13 @@ HASTE = 2.0
 
 
 class Judgement:
-    """Judges answers of one model; `kind_of` and `full_s` are a server's kind and time of a widest plan."""
+    """Says of each answer of one model whether it is sent, or a wider plan is worth its price.
+
+    At the price of device time that holds on the server now, the cost to go says which plan is best after
+    this plan has answered at this level. Time, energy and the number of plans limit it. Some answers are
+    checked (`Trust`); while a model's confidence is not trusted, every answer is sent. `kind_of` and `full_s`
+    are a server's kind and time of a widest plan.
+    """
 
     def __init__(
         self,
@@ -176,9 +176,9 @@ class Judgement:
     def _sure(self, trail: Trail, plan: int, right: float) -> float:
         """Return the chance that an answer is right, by its own level and by that of the answer before.
 
-        Who goes on is hard to answer, so the own level alone promises too much: by as much as the plan is
-        surer of such examples in the mean than it is right there. What the answer before let hope is right in
-        the mean, so the own level only says by how much this example is easier than others like it.
+        Only hard examples get a further plan, so its own confidence promises too much. What was hoped for
+        after the answer before is right in the mean; it is corrected by half of how much more confident than
+        usual the plan is of this example.
         """
         if trail.hope < 0.0:
             return right
@@ -209,8 +209,8 @@ class Judgement:
         energy_j = 0.0
         before: Path = ()
         for one in (*trail.tried, request.path, self._model.tree.plans[plan]):
-            kept = next((k for k, (a, b) in enumerate(zip(before, one, strict=False)) if a != b), len(before))
-            energy_j += sum(profile.energy_j(key, size) / size for key in self._model.legs(one)[kept:])
+            legs = self._model.legs(one)[_shared(before, one) :]
+            energy_j += sum(profile.energy_j(key, size) / size for key in legs)
             before = one
         return energy_j
 
@@ -229,17 +229,9 @@ class Escalation:
 
     def __init__(self, cluster: Cluster, router: Router) -> None:
         self._cluster = cluster
-        self._judge = router if isinstance(router, Judge) else None
-        self.models: frozenset[int] = frozenset()
+        self._judge = judge = router if isinstance(router, Judge) else None
+        self.models = frozenset(m.number for m in cluster.models if judge and judge.keeps(m.number))
         """The models whose answers are judged; none if the router judges no answers."""
-        if self._judge is not None:
-            self.models = frozenset(m.number for m in cluster.models if self._judge.keeps(m.number))
-
-    def moved(self, requests: Sequence[Request], choices: Path, server: int) -> list[Request]:
-        """Return requests of one model after their next segments have run on a server."""
-        if requests[0].model in self.models:
-            return [request.after_at(choices, server) for request in requests]
-        return [request.after(choices) for request in requests]
 
     def sort(
         self, requests: Sequence[Request], event: SegmentFinished, seen: Observation
@@ -272,28 +264,28 @@ class Escalation:
             else:
                 key, server, source = way
                 groups.setdefault((key, server, source, verdict.why), []).append(judged.going_on(key.segment))
-        onward_ = [
+        return done, [
             Onward(Route(server, key.choice, len(members), why), key, source, tuple(members))
             for (key, server, source, why), members in groups.items()
         ]
-        return done, onward_
 
     def _way(
         self, request: Request, verdict: Verdict, server: int, seen: Observation
     ) -> tuple[Key, int, int] | None:
         """Return what runs next, where, and where its input lies; None if that server is gone."""
         model = self._cluster.models[request.model]
-        plan, kept = model.tree.plans[verdict.plan], 0
-        for before, after in zip(request.path, plan, strict=False):
-            if before != after:
-                break
-            kept += 1
-        source = GATEWAY
+        plan = model.tree.plans[verdict.plan]
+        kept, source = _shared(request.path, plan), GATEWAY
         if kept and request.trail is not None:
             server = source = request.trail.homes[kept - 1]
         if not seen.alive[server] or kept == len(plan):
             return None
         return onward(model.key_of_path(plan[: kept + 1]), plan[kept + 1 :]), server, source
+
+
+def _shared(one: Path, other: Path) -> int:
+    """Return how many segments two plans have in common."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _said(event: SegmentFinished) -> dict[int, tuple[float, int]]:

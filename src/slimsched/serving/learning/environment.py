@@ -1,14 +1,14 @@
 """`slimsched/Routing-v0`: routing on the simulated cluster as a Gymnasium environment.
 
 One step is one routing decision for the head of the queue: server × choice × group. The observation is the
-paper's state (1); `features="head"` adds what the router may know about the head. The reward of a step is the
-sum of the rewards (7) of all blocks that came back since the previous step. `scenarios` draws a new cluster
-and load for each episode.
+paper's state (1). The reward of a step is the sum of the rewards (7) of all blocks that came back since the
+previous step.
 """
 
 from collections.abc import Callable
-from threading import Semaphore, Thread
-from typing import Any, Literal
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -31,25 +31,21 @@ class _EpisodeAbandoned(BaseException):
 class ExternalRouter:
     """Lets the caller decide: `start()` returns the first observation, `answer(route)` the next, and so on.
 
-    Exactly one of the two threads runs at any time, so nothing else needs a lock.
+    Exactly one of the two threads runs at any time, so nothing needs a lock.
     """
 
     def __init__(self) -> None:
-        self.question: Observation | None = None
-        self._answer: Route | None = None
-        self._asked, self._answered = Semaphore(0), Semaphore(0)
+        self._questions: SimpleQueue[Observation | BaseException | None] = SimpleQueue()
+        self._answers: SimpleQueue[Route | _EpisodeAbandoned | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._abandoned = False
-        self._failure: BaseException | None = None
 
     def route(self, seen: Observation) -> Route | None:
         """Ask for a decision and wait for it. The gateway calls this in the simulation's thread."""
-        self.question = seen
-        self._asked.release()
-        self._answered.acquire()
-        if self._abandoned:
-            raise _EpisodeAbandoned
-        return self._answer
+        self._questions.put(seen)
+        answer = self._answers.get()
+        if isinstance(answer, _EpisodeAbandoned):
+            raise answer
+        return answer
 
     def start(self, simulation: Callable[[], object]) -> Observation | None:
         """Run a simulation up to its first decision; None if it ends without one."""
@@ -59,33 +55,30 @@ class ExternalRouter:
 
     def answer(self, route: Route | None) -> Observation | None:
         """Give the decision and return the observation of the next one; None at the end."""
-        self._answer = route
-        self._answered.release()
+        self._answers.put(route)
         return self._wait()
 
     def abandon(self) -> None:
         """End the simulation at once."""
         if self._thread is not None and self._thread.is_alive():
-            self._abandoned = True
-            self._answered.release()
+            self._answers.put(_EpisodeAbandoned())
             self._thread.join()
         self._thread = None
 
     def _wait(self) -> Observation | None:
-        self._asked.acquire()
-        if self._failure is not None:
-            raise self._failure
-        return self.question
+        question = self._questions.get()
+        if isinstance(question, BaseException):
+            raise question
+        return question
 
     def _run(self, simulation: Callable[[], object]) -> None:
         try:
             simulation()
+            self._questions.put(None)
         except _EpisodeAbandoned:
             return
         except BaseException as failure:
-            self._failure = failure
-        self.question = None
-        self._asked.release()
+            self._questions.put(failure)
 
 
 ROUTING = "slimsched/Routing-v0"
@@ -97,26 +90,15 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        *,
-        weights: RewardWeights | None = None,
-        features: Literal["paper", "head"] = "paper",
-        scenarios: Callable[[np.random.Generator], Scenario] | None = None,
-    ) -> None:
-        cluster = scenario.cluster
-        self._scenario, self._draw = scenario, scenarios
+    def __init__(self, scenario: Scenario, *, weights: RewardWeights | None = None) -> None:
+        self._scenario, cluster = scenario, scenario.cluster
         self._weights = weights or RewardWeights(centre=cluster.models[0].quality.expected(()))
-        self._features = features
         self._groups = group_sizes(cluster.batch_limit)
         self._router = ExternalRouter()
         self._rollout: Rollout | None = None
         self._seen: Observation | None = None
         self._choices = most_choices(cluster)
-        self._depth = max(model.segments for model in cluster.models)
-        size = 2 + 3 * len(cluster) + (self._depth + 4 if features == "head" else 0)
-        self.observation_space = spaces.Box(-np.inf, np.inf, (size,), dtype=np.float32)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2 + 3 * len(cluster),), dtype=np.float32)
         self.action_space = spaces.MultiDiscrete([len(cluster), self._choices, len(self._groups)])
 
     def reset(
@@ -125,9 +107,8 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         """Start an episode; the same seed gives the same arrivals."""
         super().reset(seed=seed)
         self._router.abandon()
-        scenario = self._scenario if self._draw is None else self._draw(self.np_random)
         self._router = ExternalRouter()
-        rollout = Rollout(scenario, self._router, seed=int(self.np_random.integers(2**31)))
+        rollout = Rollout(self._scenario, self._router, seed=int(self.np_random.integers(2**31)))
         self._rollout = rollout
         self._seen = self._router.start(lambda: rollout.simulated.run(rollout.ends_s))
         return self._state(), {"action_mask": self.action_mask()}
@@ -171,19 +152,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         if seen is None:
             assert self._rollout is not None
             seen = self._rollout.gateway.seen
-        state = state_of(seen)
-        if self._features == "head":
-            state = np.concatenate([state, head_features(seen, self._depth)])
-        return state.astype(np.float32)
-
-
-def head_features(seen: Observation, depth: int) -> NDArray[np.float64]:
-    """Return the features of the head: segment, choices so far, count, age, slack, arrival rate."""
-    choices = np.zeros(depth - 1)
-    choices[: len(seen.path)] = np.add(seen.path, 1)[: depth - 1]
-    slack_s = min(10.0, seen.deadline_s - seen.now_s)
-    rest = [seen.segment / depth, np.log1p(seen.count), seen.now_s - seen.arrival_s, slack_s]
-    return np.concatenate([choices, rest, [np.log1p(seen.arrival_rate_per_s)]])
+        return state_of(seen).astype(np.float32)
 
 
 gymnasium.register(id=ROUTING, entry_point="slimsched.serving.learning.environment:RoutingEnv")

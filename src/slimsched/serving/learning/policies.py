@@ -15,16 +15,16 @@ So one step is enough: what a choice does later is in its reward.
 from collections.abc import Sequence
 from math import exp, log
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimsched.core.ppo import IMPOSSIBLE
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.gateway.goal import Goal
-from slimsched.serving.learning.ppo import Forward, load_weights, weights_of
+from slimsched.serving.learning.ppo import IMPOSSIBLE, Forward, Learner
 from slimsched.serving.learning.rollout import Outcome, RewardWeights
 from slimsched.serving.routers.classic import group_sizes
 from slimsched.serving.routers.learned import (
@@ -51,11 +51,17 @@ EPSILON = 0.02
 
 
 class PolicyNetwork(nn.Module):
-    """(ℓ_srv, ℓ_w, ℓ_g, V)(s) = MLP(s): two shared layers, three heads in one matrix, one value."""
+    """(ℓ_srv, ℓ_w, ℓ_g, V)(s) = MLP(s): two shared layers, three heads in one matrix, one value.
+
+    `state` keeps the mean and the deviation of each input.
+    """
 
     def __init__(self, state: int, choices: tuple[int, int, int], hidden: int) -> None:
         super().__init__()
         self.choices = choices
+        self.state = nn.Module()
+        self.state.register_buffer("mean", torch.zeros(state, dtype=torch.float64))
+        self.state.register_buffer("deviation", torch.ones(state, dtype=torch.float64))
         self.input = nn.Linear(state, hidden)
         self.hidden = nn.Linear(hidden, hidden)
         self.heads = nn.Linear(hidden, sum(choices))
@@ -68,19 +74,20 @@ class PolicyNetwork(nn.Module):
         return list(self.heads(x).split(self.choices, dim=1)), self.value(x).squeeze(1)
 
 
-class PaperPolicy:
+class PaperPolicy(Learner):
     """Learns the paper's policy for one cluster.
 
     The mean and the deviation of each input are taken before the first update and stay: if they moved, the
     policy would change between a decision and its update, and ρ (9) would not begin at 1.
     """
 
+    network: PolicyNetwork
+
     def __init__(self, cluster: Cluster, weights: RewardWeights, hidden: int = 64) -> None:
         self._reward = weights
         size = 2 + 3 * len(cluster)
         choices = (len(cluster), most_choices(cluster), len(group_sizes(cluster.batch_limit)))
         self.network = PolicyNetwork(size, choices, hidden)
-        self._mean, self._deviation = np.zeros(size), np.ones(size)
 
     def router(self, cluster: Cluster, rng: Random, epsilon: float) -> PpoRouter:
         """Make a router for one episode, which collects decisions."""
@@ -92,22 +99,23 @@ class PaperPolicy:
         """Make a router with the weights of this moment, for `simulate` and `compare`."""
         return PpoRouter(cluster, rng, self.weights(), EPSILON)
 
-    def rewards(
-        self, router: PpoRouter, decisions: Sequence[PpoDecision], outcomes: Sequence[Outcome]
-    ) -> Values:
+    def rewards(self, decisions: Sequence[PpoDecision], outcomes: Sequence[Outcome]) -> Values:
         """Return the reward (7) of each block."""
         return np.array([outcome.reward(self._reward) for outcome in outcomes])
 
     def look(self, decisions: Sequence[PpoDecision]) -> None:
         """Take the mean and the deviation of the inputs."""
         states = np.array([decision.state for decision in decisions])
-        self._mean, self._deviation = states.mean(axis=0), np.maximum(states.std(axis=0), 1e-3)
+        deviation = np.maximum(states.std(axis=0), 1e-3)
+        self.network.state.load_state_dict(
+            {"mean": torch.tensor(states.mean(axis=0)), "deviation": torch.tensor(deviation)}
+        )
 
     def batch(self, decisions: Sequence[PpoDecision]) -> tuple[Tensor, Forward]:
         """Return the actions of these decisions, and the function that computes their logits and values."""
-        raw = np.array([decision.state for decision in decisions])
-        scaled = np.clip((raw - self._mean) / self._deviation, -10.0, 10.0)
-        states = torch.tensor(scaled, dtype=torch.float32)
+        usual = self.network.state.state_dict()
+        raw = torch.tensor(np.array([decision.state for decision in decisions]))
+        states = ((raw - usual["mean"]) / usual["deviation"]).clamp(-10.0, 10.0).float()
         dead = torch.tensor(np.array([~decision.alive for decision in decisions]))
 
         def forward(some: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -116,22 +124,17 @@ class PaperPolicy:
 
         return torch.tensor([decision.action for decision in decisions]), forward
 
-    def weights(self) -> dict[str, Values]:
-        """Return the weights that a PpoRouter needs, and those of the value."""
-        weights = weights_of(self.network)
-        return {**weights, "state.mean": self._mean.copy(), "state.deviation": self._deviation.copy()}
-
-    def use(self, weights: dict[str, Values]) -> None:
-        """Go on from these weights."""
-        load_weights(self.network, weights)
-        self._mean, self._deviation = weights["state.mean"], weights["state.deviation"]
-
 
 WORTH_S = (0.2, 20.0)
 """The range of v in training: seconds of waiting that a unit of accuracy is worth."""
 
 LONGEST = 10.0
 """Rewards are cut at this many steps of accuracy below 0, so that a stalled server does not drown others."""
+
+
+def draw_worth_s(rng: Random) -> float:
+    """Draw v for an episode, evenly in its logarithm."""
+    return exp(rng.uniform(log(WORTH_S[0]), log(WORTH_S[1])))
 
 
 class HeadNetwork(nn.Module):
@@ -144,61 +147,48 @@ class HeadNetwork(nn.Module):
         self.value = mlp(CONTEXT + 2 * SERVER, hidden)
 
 
-class HeadPolicy:
+class HeadPolicy(Learner):
     """Learns one policy for any number of servers and choices; `v` is drawn anew for each episode.
 
     With a goal, v then follows it within the episode, as it does when the policy serves.
     """
 
-    def __init__(
-        self, hidden: int = 32, worth_s: tuple[float, float] = WORTH_S, goal: Goal | None = None
-    ) -> None:
+    network: HeadNetwork
+
+    def __init__(self, hidden: int = 32, goal: Goal | None = None) -> None:
         self.network = HeadNetwork(hidden)
-        self.worth_s = worth_s
         self._goal = goal
 
     def router(self, cluster: Cluster, rng: Random, epsilon: float) -> HeadPpoRouter:
         """Make a router for one episode, which collects decisions."""
-        low, high = self.worth_s
-        v = exp(rng.uniform(log(low), log(high)))
-        router = HeadPpoRouter(cluster, rng, self.weights(), v, epsilon=epsilon, goal=self._goal)
+        router = HeadPpoRouter(
+            cluster, rng, self.weights(), draw_worth_s(rng), epsilon=epsilon, goal=self._goal
+        )
         router.decisions = []
         return router
 
-    def trained(self, cluster: Cluster, rng: Random, v: float = HEAD_V) -> HeadPpoRouter:
+    def trained(self, cluster: Cluster, rng: Random) -> HeadPpoRouter:
         """Make a router with the weights of this moment, for `simulate` and `compare`."""
-        return HeadPpoRouter(cluster, rng, self.weights(), v)
+        return HeadPpoRouter(cluster, rng, self.weights(), HEAD_V)
 
-    def rewards(
-        self, router: HeadPpoRouter, decisions: Sequence[HeadDecision], outcomes: Sequence[Outcome]
-    ) -> Values:
+    def rewards(self, decisions: Sequence[HeadDecision], outcomes: Sequence[Outcome]) -> Values:
         """Return the reward of each block, in steps of accuracy, by the v of its decision."""
         gain = [one.choices[one.action[1], 0] for one in decisions]
         return block_rewards([one.context[0] for one in decisions], gain, outcomes)
 
-    def look(self, decisions: Sequence[HeadDecision]) -> None:
-        """Do nothing: the features are scaled by hand."""
-
     def batch(self, decisions: Sequence[HeadDecision]) -> tuple[Tensor, Forward]:
         """Return the actions of these decisions, and the function that computes their logits and values."""
-        count = len(decisions)
-        servers = np.zeros((count, max(len(one.servers) for one in decisions), SERVER), dtype=np.float32)
-        choices = np.zeros((count, max(len(one.choices) for one in decisions), CHOICE), dtype=np.float32)
-        is_server, is_choice = (
-            np.zeros(servers.shape[:2], dtype=bool),
-            np.zeros(choices.shape[:2], dtype=bool),
+        actions = torch.tensor([one.action for one in decisions])
+        servers = _padded([one.servers for one in decisions])
+        tensors = (
+            torch.tensor(np.array([one.context for one in decisions])).float(),
+            servers,
+            servers[torch.arange(len(decisions)), actions[:, 0]],
+            _padded([one.choices for one in decisions]),
+            _padded([one.alive for one in decisions]).bool(),
+            _padded([np.ones(len(one.choices)) for one in decisions]).bool(),
         )
-        for row, one in enumerate(decisions):
-            servers[row, : len(one.servers)] = one.servers
-            is_server[row, : len(one.alive)] = one.alive
-            choices[row, : len(one.choices)] = one.choices
-            is_choice[row, : len(one.choices)] = True
-        context = np.array([one.context for one in decisions], dtype=np.float32)
-        chosen = servers[np.arange(count), [one.action[0] for one in decisions]]
-        tensors = tuple(map(torch.tensor, (context, servers, chosen, choices, is_server, is_choice)))
-        return torch.tensor([one.action for one in decisions]), lambda some: self._forward(
-            *(tensor[some] for tensor in tensors)
-        )
+        return actions, lambda some: self._forward(*(tensor[some] for tensor in tensors))
 
     def _forward(
         self,
@@ -220,13 +210,10 @@ class HeadPolicy:
         value = network.value(torch.cat([context, mean, least], dim=1)).squeeze(1)
         return [server.masked_fill(~is_server, IMPOSSIBLE), choice.masked_fill(~is_choice, IMPOSSIBLE)], value
 
-    def weights(self) -> dict[str, Values]:
-        """Return the weights that a HeadPpoRouter needs, and those of the value."""
-        return weights_of(self.network)
 
-    def use(self, weights: dict[str, Values]) -> None:
-        """Go on from these weights."""
-        load_weights(self.network, weights)
+def _padded(rows: Sequence[NDArray[Any]]) -> Tensor:
+    """Stack arrays of different lengths, with zeros behind the shorter ones."""
+    return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).float()
 
 
 def block_rewards(log_v: Sequence[float], gain: Sequence[float], outcomes: Sequence[Outcome]) -> Values:

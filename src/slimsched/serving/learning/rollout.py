@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from slimsched.core.statistics import follow
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
 from slimsched.serving.domain.model import ServedModel
@@ -17,7 +18,6 @@ from slimsched.serving.gateway.messages import SegmentFinished, SendBlock
 from slimsched.serving.gateway.observation import Observation, Router
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster
-from slimsched.serving.telemetry.meter import Meter
 
 
 class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,10 +56,10 @@ class Outcome(Struct, frozen=True):
 
 
 class _Out(Struct):
-    """A block at a server."""
+    """A block at a server, of which `left` requests are not back."""
 
     sent_s: float
-    left: int  # requests that are not back
+    left: int
     server: int
     block: Block
     moved_s: float
@@ -70,9 +70,7 @@ class OutcomeRecorder:
 
     def __init__(self, cluster: Cluster, seen: Observation) -> None:
         self.outcomes: list[Outcome] = []
-        self._cluster, self._models = cluster, cluster.models
-        self._seen = seen
-        self._batch_limit = cluster.batch_limit
+        self._cluster, self._seen = cluster, seen
         self._out: dict[int, _Out] = {}
         self._pace = [Pace() for _ in cluster.names]
 
@@ -113,16 +111,20 @@ class OutcomeRecorder:
         self.outcomes.append(
             Outcome(
                 block.id - 1,
-                prior(self._models[block.key.model], block.requests, choices),
+                prior(self._cluster.models[block.key.model], block.requests, choices),
                 latency_s,
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
-                block.examples / self._batch_limit,
+                block.examples / self._cluster.batch_limit,
                 caused_s,
                 met_s,
                 out.moved_s,
             )
         )
+
+
+LAST_BATCH = 0.02
+"""What the last batch counts in a pace."""
 
 
 class Pace:
@@ -133,19 +135,23 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self.usual_s = 0.0
-        """Device time per request, over about the last 50 batches."""
+        self._usual_s = follow(0.0, LAST_BATCH)
         self._ended_s = 0.0
-        self._busy_s = self._gap_s = 1e-9
+        self._busy_s, self._gap_s = follow(1e-9, LAST_BATCH), follow(1e-9, LAST_BATCH)
+
+    @property
+    def usual_s(self) -> float:
+        """Device time per request, over about the last 50 batches."""
+        return self._usual_s.mean
 
     def device_s(self, event: SegmentFinished) -> float:
         """Return the device time of a batch that ended now."""
         gap_s = min(event.busy_s, max(0.0, event.finished_s - self._ended_s))
         self._ended_s = event.finished_s
-        self._busy_s += 0.02 * (event.busy_s - self._busy_s)
-        self._gap_s += 0.02 * (gap_s - self._gap_s)
-        device_s = event.busy_s * min(1.0, self._gap_s / self._busy_s)
-        self.usual_s += 0.02 * (device_s / event.size - self.usual_s)
+        self._busy_s.note(event.busy_s)
+        self._gap_s.note(gap_s)
+        device_s = event.busy_s * min(1.0, self._gap_s.mean / self._busy_s.mean)
+        self._usual_s.note(device_s / event.size)
         return device_s
 
 
@@ -166,17 +172,9 @@ class Rollout:
         cluster = scenario.cluster
         self.gateway = Gateway(cluster, router, scenario.gateway)
         self.recorder = OutcomeRecorder(cluster, self.gateway.seen)
-        self.meter = Meter(cluster.models)
+        stream = scenario.load.stream(seed, cluster.models, shares=scenario.shares)
         self.simulated = SimulatedCluster(
-            cluster=cluster,
-            gateway=self.gateway,
-            schedulers=scenario.schedulers,
-            stream=scenario.load.stream(seed, cluster.models, shares=scenario.shares),
-            telemetry=scenario.telemetry,
-            faults=scenario.faults,
-            costs=scenario.costs,
-            noises=scenario.noises(seed),
-            observers=(self.recorder, self.meter),
+            scenario, self.gateway, stream, seed=seed, observers=(self.recorder,)
         )
         self.now_s = 0.0
         self.ends_s = scenario.load.seconds

@@ -1,9 +1,10 @@
-"""The worlds that training meets: loads of a scenario, random clusters, and profiles that are wrong.
+"""The worlds that training meets: a scenario at many loads, random clusters, and worlds that are disturbed.
 
-What a PPO router is trained on: the loads of one scenario, mixed with drawn clusters.
+A `Curriculum` draws one of them for each episode.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -119,12 +120,12 @@ def noisy(scenario: Scenario, batches: float, drift: float) -> Scenario:
 
 def throttled(scenario: Scenario, server: int, factor: float, period_s: float) -> Scenario:
     """Let a device slow down for half of each period, as one that gets too hot does, or that others use."""
-    return scenario.with_faults(_in_turns(scenario, server, "slow", factor, period_s))
+    return _in_turns(scenario, server, "slow", factor, period_s)
 
 
 def weak_link(scenario: Scenario, server: int, factor: float, period_s: float) -> Scenario:
     """Let a server's link lose bandwidth for half of each period, as Wi-Fi does."""
-    return scenario.with_faults(_in_turns(scenario, server, "slow-link", factor, period_s))
+    return _in_turns(scenario, server, "slow-link", factor, period_s)
 
 
 def old_telemetry(scenario: Scenario, delay_s: float) -> Scenario:
@@ -133,18 +134,20 @@ def old_telemetry(scenario: Scenario, delay_s: float) -> Scenario:
 
 
 def _in_turns(
-    scenario: Scenario, server: int, kind: str, factor: float, period_s: float
-) -> tuple[Fault, ...]:
-    name, faults = scenario.cluster.names[server], []
-    for turn in range(int(2 * scenario.load.seconds / period_s)):
-        slowdown = factor if turn % 2 == 0 else 1.0
-        at_s = (0.5 + 0.5 * turn) * period_s
-        faults.append(
-            Fault(server=name, at_s=at_s, kind="slow", slowdown=slowdown)
-            if kind == "slow"
-            else Fault(server=name, at_s=at_s, kind="slow-link", slowdown=slowdown)
+    scenario: Scenario, server: int, kind: Literal["slow", "slow-link"], factor: float, period_s: float
+) -> Scenario:
+    name = scenario.cluster.names[server]
+    return scenario.with_faults(
+        tuple(
+            Fault(
+                server=name,
+                at_s=(0.5 + 0.5 * turn) * period_s,
+                kind=kind,
+                slowdown=factor if turn % 2 == 0 else 1.0,
+            )
+            for turn in range(int(2 * scenario.load.seconds / period_s))
         )
-    return tuple(faults)
+    )
 
 
 def disturb(scenario: Scenario, rng: Generator) -> Scenario:
@@ -174,8 +177,8 @@ class Curriculum(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Episodes run the scenario at a load drawn evenly from `rates_per_s`, or a drawn cluster.
 
     `drawn` is the share of drawn clusters. They differ in servers, links, arrivals, faults and the age of
-    telemetry (`random_scenario.py`). In a share `disturbed` of all episodes the devices, the links or the
-    load are not what the router's model says (`disturbance.py`).
+    telemetry (`random_scenario`). In a share `disturbed` of all episodes the devices, the links or the load
+    are not what the router's model says (`disturb`).
     """
 
     scenario: str

@@ -1,6 +1,6 @@
 """Running batches beside the event loop: lanes of threads, the batch itself, and activations that wait.
 
-Runs one batch: gathers the inputs, runs the executor, stores the outputs.
+A lane takes one batch after the other: it gathers the inputs, runs the executor and stores the outputs.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import monotonic, sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,9 +82,6 @@ class ActivationStore:
 
     def __len__(self) -> int:
         return len(self._opened())
-
-    def __contains__(self, request: int) -> bool:
-        return request in self._opened()
 
     def requests(self) -> list[int]:
         """List the requests whose activations are here."""
@@ -165,7 +162,6 @@ class ActivationStore:
         return found
 
     def _opened(self) -> dict[int, _Rows]:
-        """Return every output by request."""
         if self._whole:
             with self._lock:
                 for rows in self._whole.values():
@@ -215,13 +211,6 @@ class BatchRun(Struct, frozen=True, kw_only=True):
     legs_s: tuple[float, ...] = ()
 
 
-class _Said(NamedTuple):
-    """How sure the model is of each answer, and the class with the largest output."""
-
-    confidence: tuple[float, ...] = ()
-    top: tuple[int, ...] = ()
-
-
 class BatchUnderWay:
     """A batch that an executor has started."""
 
@@ -236,18 +225,11 @@ class BatchUnderWay:
         self._began_s = monotonic()
         self._executor, self._store, self._batch = executor, store, batch
         self._pieces = take_inputs(store, batch) if pieces is None else pieces
-        self._ends_s = [self._began_s]
         self._passed: list[Tensors] = []  # what each segment gave
         self._launched: Launched | None = None
-        launch = getattr(executor, "launch", None)  # isinstance of a protocol takes longer than a launch
-        if launch is not None:
-            with suppress(Exception):  # it is run instead, and fails there, one by one
-                self._launched = launch(
-                    batch.key.legs,
-                    self._pieces,
-                    (batch.instance, *batch.also),
-                    keep=batch.blocks[0].keep,
-                )
+        with suppress(Exception):  # it is run instead, and fails there, one by one
+            places, keep = (batch.instance, *batch.also), batch.blocks[0].keep
+            self._launched = executor.launch(batch.key.legs, self._pieces, places, keep=keep)
 
     @property
     def is_launched(self) -> bool:
@@ -267,9 +249,12 @@ class BatchUnderWay:
         legs_s: tuple[float, ...] = ()
         try:
             if self._launched is None:
-                _run(self._executor, batch, self._padded(), self._ends_s, self._passed)
-                self._passed = [tuple([one[: batch.size] for one in rows]) for rows in self._passed]
-                legs_s = tuple(np.diff(self._ends_s).tolist()) if batch.key.ahead else ()
+                rows, ends_s = self._padded(), [self._began_s]
+                for leg in batch.key.legs:
+                    rows = self._executor.run(leg, rows)
+                    ends_s.append(monotonic())
+                    self._passed.append(tuple([one[: batch.size] for one in rows]))
+                legs_s = tuple(np.diff(ends_s).tolist()) if batch.key.ahead else ()
             else:
                 self._passed = self._launched.wait()
                 legs_s = self._launched.legs_s
@@ -277,9 +262,13 @@ class BatchUnderWay:
         except Exception:
             rows, reasons = _one_by_one(self._executor, batch, joined(self._pieces))
         done, failed = _sort(batch, reasons)
-        outputs, said = list[bytes](), _Said()
+        outputs = list[bytes]()
+        confidence, top = tuple[float, ...](), tuple[int, ...]()
         if self._executor.ends(batch.key):
-            rows, said = self._part(rows)
+            if rows and self._executor.is_confident(batch.key.model):
+                *answers, sure = rows
+                rows = tuple(answers)
+                confidence, top = _said(rows, sure) if batch.blocks[0].keep else ((), ())
             outputs = [tensor.cpu().numpy().tobytes() for tensor in rows]
         elif done:
             self._store.put(_ids(done), rows)
@@ -289,8 +278,8 @@ class BatchUnderWay:
             done=done,
             failed=failed,
             outputs=outputs,
-            confidence=said.confidence,
-            top=said.top,
+            confidence=confidence,
+            top=top,
             began_s=self._began_s,
             busy_s=monotonic() - self._began_s,
             legs_s=() if reasons else legs_s,
@@ -305,23 +294,18 @@ class BatchUnderWay:
             pieces = [*pieces, *[tuple([one[-1:].expand(more, *one.shape[1:]) for one in last])]]
         return joined(pieces)
 
-    def _part(self, rows: Tensors) -> "tuple[Tensors, _Said]":
-        """Part the outputs of a complete plan from what the model says about them."""
-        if not rows or not self._executor.is_confident(self._batch.key.model):
-            return rows, _Said()
-        *outputs, sure = rows
-        if not self._batch.blocks[0].keep:
-            return tuple(outputs), _Said()
-        confidence = tuple([round(value, 6) for value in sure.tolist()])
-        top = tuple(outputs[0].argmax(dim=1).tolist()) if outputs[0].dim() == 2 else ()
-        return tuple(outputs), _Said(confidence, top)
-
     def _keep(self) -> None:
         """Keep what every segment gave but the last of a plan, so that another plan can go on from there."""
         key, ends = self._batch.key, self._executor.ends(self._batch.key)
         ids = _ids(self._batch.blocks)
         for segments, rows in enumerate(self._passed[:-1] if ends else self._passed, start=key.segment + 1):
             self._store.keep(ids, segments, rows)
+
+
+def _said(outputs: Tensors, sure: torch.Tensor) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return how sure the model is of each answer, and the class with the largest output."""
+    top = tuple(outputs[0].argmax(dim=1).tolist()) if outputs[0].dim() == 2 else ()
+    return tuple([round(value, 6) for value in sure.tolist()]), top
 
 
 def take_inputs(store: ActivationStore, batch: Batch) -> Sequence[Tensors]:
@@ -336,27 +320,14 @@ def run_batch(
     return BatchUnderWay(executor, store, batch, pieces).finish()
 
 
-def _run(
-    executor: Executor,
-    batch: Batch,
-    inputs: Tensors,
-    ends_s: list[float] | None = None,
-    passed: list[Tensors] | None = None,
-) -> Tensors:
-    rows = inputs
-    for leg in batch.key.legs:
-        rows = executor.run(leg, rows)
-        if ends_s is not None and passed is not None:
-            ends_s.append(monotonic())
-            passed.append(rows)
-    return rows
-
-
 def _one_by_one(executor: Executor, batch: Batch, inputs: Tensors) -> tuple[Tensors, dict[int, str]]:
     rows, reasons = list[Tensors](), dict[int, str]()
     for number, request in enumerate(_ids(batch.blocks)):
         try:
-            rows.append(_run(executor, batch, tuple([one[number : number + 1] for one in inputs])))
+            row = tuple([one[number : number + 1] for one in inputs])
+            for leg in batch.key.legs:
+                row = executor.run(leg, row)
+            rows.append(row)
         except Exception as error:
             reasons[request] = f"{type(error).__name__}: {error}".splitlines()[0]
     return tuple([torch.cat(tensors) for tensors in zip(*rows, strict=True)]), reasons
@@ -414,11 +385,8 @@ class Lanes:
                 found = work()
             except Exception as error:
                 then, found = self._failed, error
-            self._tell(then, found)
-
-    def _tell(self, then: Then, found: Any) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and with it this server
-            self._loop.call_soon_threadsafe(self._done, then, found)
+            with suppress(RuntimeError):  # the loop has ended, and with it this server
+                self._loop.call_soon_threadsafe(self._done, then, found)
 
     def _done(self, then: Then, found: Any) -> None:
         self.under_way -= 1
@@ -454,7 +422,6 @@ class OverlappingLanes(Lanes):
         self._begin()
 
     def _begin(self) -> None:
-        """Start batches while there is room."""
         while self._waiting and len(self._running) < self._count:
             begin, then = self._waiting.popleft()
             batch = begin()
@@ -470,18 +437,15 @@ class OverlappingLanes(Lanes):
     def _look(self) -> None:
         """Finish the batches that the device has done, and look again in the next round of the loop."""
         done = [one for one in self._running if one[0].ready()]
-        for one in done:
-            self._running.remove(one)
-            self._finish(*one)
+        for batch, then in done:
+            self._running.remove((batch, then))
+            found: BatchRun | Exception
+            try:
+                found = batch.finish()
+            except Exception as error:
+                then, found = self._failed, error
+            self._done(then, found)
         self._is_looking = False
         self._begin()
         if self._rests and not done:
             sleep(LOOK_S)
-
-    def _finish(self, batch: BatchUnderWay, then: Then) -> None:
-        found: BatchRun | Exception
-        try:
-            found = batch.finish()
-        except Exception as error:
-            then, found = self._failed, error
-        self._done(then, found)

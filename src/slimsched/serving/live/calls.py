@@ -1,15 +1,14 @@
-"""Calls under way: the examples of a call, or of several clients' calls in a bundle, and their receipts so
-far.
+"""Calls under way: bundles of examples that the gateway answers, and the receipts of what became of them.
 
-A parcel: the examples of one call, the caller that waits for them, and their receipts so far.
+Everything enters the gateway as a bundle: the examples of one call, or of several clients' calls on the same
+terms. The gateway decides once for a bundle. Other layers name its examples by their places in it. Whoever
+handed the bundle in is told of each part as soon as it is answered or dropped, and `AnswerParts` makes the
+answer to one call of such parts.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
-from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.core.config import SlimError
+from slimsched.models.spec import NUMPY, TensorSpec
 from slimsched.serving.domain.request import NEVER_S, DropReason, Request, Trail, Why
 from slimsched.serving.live.memory import LEAST_BYTES, InputArena
 
@@ -32,12 +32,7 @@ class DroppedError(SlimError):
         self.reason = reason
 
 
-class Example(NamedTuple):
-    """One example of a known set: its inputs, its position in the set, and the model to run."""
-
-    inputs: Sequence[bytes]
-    example: int = -1
-    model: int = 0
+# -- Inputs
 
 
 class Rows(Struct, frozen=True):
@@ -62,6 +57,25 @@ def rows_of(inputs: Sequence[bytes | memoryview], count: int) -> Rows:
     return Rows(count, [len(raw) // count for raw in inputs], [memoryview(raw) for raw in inputs])
 
 
+def in_arena(rows: Rows, arena: InputArena | None) -> Rows | None:
+    """Return where these rows lie in the arena; None if they lie elsewhere."""
+    if arena is None:
+        return None
+    offsets = [offset for raw in rows.raws if (offset := arena.offset(raw)) is not None]
+    return Rows(rows.count, rows.sizes, offsets=offsets) if len(offsets) == len(rows.raws) else None
+
+
+def laid(rows: Rows, arena: InputArena | None) -> tuple[Rows, memoryview | None]:
+    """Put large inputs where servers can read them, unless they are there; also return what to give back."""
+    if arena is None or sum(map(len, rows.raws)) < LEAST_BYTES:
+        return rows, None
+    if (found := in_arena(rows, arena)) is not None:
+        return found, None
+    if (views := arena.put(list(rows.raws))) is None:
+        return rows, None
+    return in_arena(Rows(rows.count, rows.sizes, views), arena) or rows, views[0]
+
+
 def cut(pieces: Sequence[Rows], start: int, end: int) -> list[Rows]:
     """Return the rows from `start` to `end` of pieces that follow one another."""
     found, at = [], 0
@@ -71,6 +85,9 @@ def cut(pieces: Sequence[Rows], start: int, end: int) -> list[Rows]:
             found.append(piece.part(first, last))
         at += piece.count
     return found
+
+
+# -- Answers
 
 
 class Receipt(Struct, kw_only=True, array_like=True):
@@ -102,26 +119,115 @@ class Answered(Struct, frozen=True, kw_only=True):
     receipts: Sequence[Receipt]
 
 
-class OpenExamples(ABC):
+def arrays_of(raws: Sequence[bytes | memoryview], specs: Sequence[TensorSpec], count: int) -> Arrays:
+    """Return the outputs of this many examples, given as bytes."""
+    return tuple(
+        [
+            np.frombuffer(raw, NUMPY[spec.datatype]).reshape(count, *spec.shape)
+            for raw, spec in zip(raws, specs, strict=True)
+        ]
+    )
+
+
+class AnswerParts:
+    """Makes the answer to one call, whose examples lie from `start` on in a bundle, of what is told of it.
+
+    The call came `since_s` after the first of the bundle.
+    """
+
+    __slots__ = ("_left", "_parts", "count", "since_s", "start")
+
+    def __init__(self, count: int, start: int = 0, since_s: float = 0.0) -> None:
+        self.count, self.start, self.since_s = count, start, since_s
+        self._left, self._parts = count, list[tuple[int, Arrays, list[Receipt]]]()
+
+    @property
+    def end(self) -> int:
+        """Where the call's examples end in the bundle."""
+        return self.start + self.count
+
+    def take(self, start: int, answered: Answered) -> Answered | None:
+        """Take this call's part of an answer that begins at `start`; return the whole after the last part."""
+        outputs = answered.outputs
+        first, last = max(start, self.start), min(start + len(outputs[0]), self.end)
+        if last - first < len(outputs[0]):
+            outputs = tuple([one[first - start : last - start] for one in outputs])
+        receipts, at = [], start
+        for receipt in answered.receipts:
+            after = at + receipt.examples
+            if at < last and first < after:  # with this call's examples alone
+                own = replace(
+                    receipt,
+                    examples=min(after, last) - max(at, first),
+                    request=receipt.request + self.start,
+                    latency_s=receipt.latency_s - self.since_s,
+                )
+                receipts.append(own)
+            at = after
+        self._left -= last - first
+        if last - first == self.count:
+            return Answered(outputs=outputs, receipts=receipts)
+        self._parts.append((first, outputs, receipts))
+        if self._left:
+            return None
+        parts = sorted(self._parts, key=lambda part: part[0])
+        tensors = zip(*[outputs for _, outputs, _ in parts], strict=True)
+        receipts = [receipt for *_, found in parts for receipt in found]
+        return Answered(outputs=tuple(map(np.concatenate, tensors)), receipts=receipts)
+
+
+# -- Bundles
+
+
+class BundleWaiter(Protocol):
+    """Whoever handed a bundle in."""
+
+    def answered(self, bundle: "Bundle", start: int, answered: Answered) -> None:
+        """Take the answer to the examples from `start` on."""
+
+    def dropped(self, bundle: "Bundle", start: int, end: int, why: DroppedError) -> None:
+        """Take note that the examples from `start` to `end` have no answer."""
+
+
+class Bundle:
     """Examples with consecutive request ids; neighbours share a receipt while they stay together."""
 
     def __init__(
         self,
         first: int,
         rows: Sequence[Rows],
-        count: int,
-        arrival_s: float,
-        model: int = 0,
+        waiter: BundleWaiter,
+        *,
+        arrival_s: float = 0.0,
         deadline_s: float = NEVER_S,
+        model: int = 0,
+        number: int = 0,
+        release: Callable[[], None] | None = None,
     ) -> None:
-        self.model, self.deadline_s = model, deadline_s
-        self.is_cancelled = False  # nobody waits for it any more, and the gateway need not be told
-        self.first, self.count, self.arrival_s = first, count, arrival_s
-        self.timer: asyncio.TimerHandle | None = None  # for its deadline
-        self._rows, self._left, self._here = rows, count, count
+        """`first` is the request id of its first example; whoever handed it in knows it by `number`.
+
+        Once the last example has left, `release` gives back what the inputs take of the arena.
+        """
+        self.first, self.count = first, (count := sum([piece.count for piece in rows]))
+        self.model, self.number, self.arrival_s, self.deadline_s = model, number, arrival_s, deadline_s
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends the bundle at its deadline."""
+        self.is_cancelled = False
+        """Whether nobody waits for it, and the gateway knows or need not be told."""
+        self._release = release
+        self._rows = rows
+        self._waiter: BundleWaiter | None = waiter  # until all is told
+        self._here = self._untold = count
         self._gone: bytearray | None = None  # marks the examples that have left, once some have
+        self._told: bytearray | None = None  # the same for those whose answer or end was told
         self._receipts = [Receipt(examples=count, request=first)]
-        self._outputs: Arrays | None = None
+        self._outputs: list[tuple[int, Arrays]] = []  # as they came, with their places; the latest last
+        self._ended: asyncio.Event | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody waits any more: everything is told, or whoever waited gave up."""
+        return self._waiter is None
 
     @property
     def requests(self) -> range:
@@ -132,66 +238,42 @@ class OpenExamples(ABC):
         """Return the inputs of some examples, in pieces."""
         return self._rows if end - start == self.count else cut(self._rows, start, end)
 
+    # -- where its examples are
+
     def here(self, start: int, end: int) -> list[tuple[int, int]]:
         """List start and end of the stretches that have neither been answered nor dropped."""
         if self._gone is None:
             return [(start, end)]
-        found = []
-        while start < end and (start := self._gone.find(0, start, end)) >= 0:
-            stop = self._gone.find(1, start, end)
-            stop = end if stop < 0 else stop
-            found.append((start, stop))
-            start = stop
-        return found
+        return _unmarked(self._gone, start, end)
 
     def left(self, start: int, count: int) -> bool:
         """These examples have been answered or dropped; return whether they were the last."""
         self._here -= count
-        if not self._here:
-            return True
-        if self._gone is None:
-            self._gone = bytearray(self.count)
-        self._gone[start : start + count] = b"\1" * count
-        return False
+        if self._here:
+            self._gone = _mark(self._gone, self.count, start, count)
+            return False
+        if self._release is not None:
+            self._release()
+        return True
+
+    # -- what became of them
 
     def receipts(self, start: int, end: int) -> list[Receipt]:
-        """Return the receipts of these examples alone."""
+        """Return the receipts of these examples alone: one that is for others too is cut."""
         if end - start == self.count and len(self._receipts) == 1:
             return self._receipts
-        found = self._between(start, end)
-        if found is None:
-            self._cut(start)
-            self._cut(end)
-            found = self._between(start, end)
-        assert found is not None
-        return found
-
-    def _between(self, start: int, end: int) -> list[Receipt] | None:
-        """Return the receipts of these examples; None if some of them are for others too."""
-        found, at = [], 0
-        for receipt in self._receipts:
+        found, at, place = [], 0, 0
+        while at < end:
+            receipt = self._receipts[place]
             after = at + receipt.examples
-            if after > start:
-                if at < start or after > end:
-                    return None
+            edge = start if at < start < after else min(after, end)
+            if edge < after:
+                self._receipts.insert(place + 1, replace(receipt, examples=after - edge))
+                receipt.examples = edge - at
+            if at >= start:
                 found.append(receipt)
-                if after == end:
-                    break
-            at = after
+            at, place = edge, place + 1
         return found
-
-    def _cut(self, place: int) -> None:
-        """Give the examples from a place on receipts of their own."""
-        at = 0
-        for number, receipt in enumerate(self._receipts):
-            after = at + receipt.examples
-            if at < place < after:
-                rest = replace(receipt, examples=after - place)
-                receipt.examples = place - at
-                self._receipts.insert(number + 1, rest)
-            if place <= after:
-                return
-            at = after
 
     def went(self, request: Request, now_s: float, energy_source: str) -> None:
         """Record which way some examples went."""
@@ -201,210 +283,111 @@ class OpenExamples(ABC):
             receipt.latency_s = now_s - self.arrival_s
 
     def put_outputs(self, start: int, outputs: Arrays) -> None:
-        """Store the model's outputs for some examples; those of a later plan replace those before."""
-        rows = len(outputs[0])
-        if rows == self.count:
-            self._outputs = outputs
-            return
-        if self._outputs is None:
-            self._outputs = tuple(np.empty((self.count, *one.shape[1:]), one.dtype) for one in outputs)
-        elif not self._outputs[0].flags.owndata:  # part of a server's message, which others may share
-            self._outputs = tuple(one.copy() for one in self._outputs)
-        for kept, one in zip(self._outputs, outputs, strict=True):
-            kept[start : start + rows] = one
-
-    @property
-    @abstractmethod
-    def is_done(self) -> bool:
-        """Whether nobody waits any more."""
-
-    @abstractmethod
-    def answered(self, start: int, count: int) -> None:
-        """These examples are done."""
-
-    @abstractmethod
-    def dropped(self, start: int, count: int, why: DroppedError) -> None:
-        """These examples have no answer."""
-
-    @abstractmethod
-    def fail(self, why: DroppedError) -> bool:
-        """Say that there will be no more answers; return whether anybody still waited for one."""
-
-    def give_up(self) -> None:
-        """Nobody waits any more."""
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-
-
-class Parcel(OpenExamples):
-    """The examples of one call; its caller waits until the last of them is done."""
-
-    def __init__(
-        self,
-        first: int,
-        rows: Rows,
-        arrival_s: float,
-        future: "asyncio.Future[Answered]",
-        model: int = 0,
-        deadline_s: float = NEVER_S,
-    ) -> None:
-        super().__init__(first, [rows], rows.count, arrival_s, model, deadline_s)
-        self.future = future
-        self._release: Callable[[], None] | None = None
-
-    def __await__(self) -> Generator[Any, None, Answered]:
-        """Wait for the answer; raises if some of the examples were dropped."""
-        return self.future.__await__()
-
-    def lie_in(self, arena: InputArena) -> None:
-        """Put large inputs where servers can read them, unless they are there already.
-
-        What is put there is given back when the last example has left.
-        """
-        (rows,) = self._rows
-        if sum(map(len, rows.raws)) < LEAST_BYTES:
-            return
-        offsets = [arena.offset(view) for view in rows.raws]
-        if None in offsets:
-            if (laid := arena.put(list(rows.raws))) is None:
-                return
-            offsets, self._release = [arena.offset(view) for view in laid], partial(arena.give_back, laid[0])
-        where = [offset for offset in offsets if offset is not None]
-        self._rows = [Rows(self.count, rows.sizes, offsets=where)]
-
-    def left(self, start: int, count: int) -> bool:
-        """These examples have been answered or dropped; after the last one, give the room back."""
-        is_last = super().left(start, count)
-        if is_last and self._release is not None:
-            self._release()
-        return is_last
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the caller waits no more."""
-        return self.future.done()
-
-    def answered(self, start: int, count: int) -> None:
-        """Count these examples as done; after the last one, wake the caller."""
-        self._left -= count
-        if not self._left and not self.is_done:
-            assert self._outputs is not None
-            self._stop_timer()
-            self.future.set_result(Answered(outputs=self._outputs, receipts=self._receipts))
-
-    def dropped(self, start: int, count: int, why: DroppedError) -> None:
-        """These examples have no answer, so the call has none."""
-        self.fail(why)
-
-    def fail(self, why: DroppedError) -> bool:
-        """Tell the caller that there is no answer; return whether it still waited for one."""
-        if self.is_done:
-            return False
-        self._stop_timer()
-        self.future.set_exception(why)
-        return True
-
-    def give_up(self) -> None:
-        """The caller waits no more."""
-        super().give_up()
-        self.future.cancel()
-
-
-# -- A bundle: calls of several clients on the same terms, which a front process passed on together.
-#
-# To the gateway it is like one call with many examples, so that it costs as little. But its clients do not
-# wait
-# for one another: each part is told as soon as it is answered or dropped.
-
-
-class BundleWaiter(Protocol):
-    """Whoever passed the calls on."""
-
-    def answered(self, start: int, answered: Answered) -> None:
-        """Tell it the answer to the examples from `start` on."""
-
-    def dropped(self, start: int, count: int, why: DroppedError) -> None:
-        """Tell it that these examples have no answer."""
-
-
-class Bundle(OpenExamples):
-    """Examples of several calls with consecutive request ids."""
-
-    def __init__(
-        self,
-        first: int,
-        rows: Sequence[Rows],
-        count: int,
-        arrival_s: float,
-        listener: BundleWaiter,
-        model: int = 0,
-        deadline_s: float = NEVER_S,
-    ) -> None:
-        super().__init__(first, rows, count, arrival_s, model, deadline_s)
-        self._listener, self._told, self._is_done = listener, bytearray(count), False
-        self._came: list[tuple[int, Arrays]] = []  # outputs that nobody was told yet
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._is_done
-
-    def give_up(self) -> None:
-        """Nobody waits any more."""
-        super().give_up()
-        self._is_done = True
-
-    def answered(self, start: int, count: int) -> None:
-        """Tell the answer to these examples."""
-        if self._tell(start, count):
-            outputs, receipts = self._take_outputs(start, count), self.receipts(start, start + count)
-            self._listener.answered(start, Answered(outputs=outputs, receipts=receipts))
-
-    def put_outputs(self, start: int, outputs: Arrays) -> None:
-        """Keep outputs as they came: most are told at once, and need not be copied."""
-        self._came.append((start, outputs))
+        """Keep the model's outputs for some examples; those of a later plan replace those before."""
+        self._outputs.append((start, outputs))
 
     def _take_outputs(self, start: int, count: int) -> Arrays:
-        """Return the outputs of these examples; what came last counts."""
-        for place in range(len(self._came) - 1, -1, -1):
-            at, outputs = self._came[place]
+        """Return the outputs of these examples; most came just so, and need not be copied."""
+        for place in range(len(self._outputs) - 1, -1, -1):
+            at, outputs = self._outputs[place]
             if at == start and len(outputs[0]) == count:
-                del self._came[place]
+                del self._outputs[place]
                 return outputs
             if at < start + count and start < at + len(outputs[0]):
                 break
-        for at, outputs in self._came:
-            super().put_outputs(at, outputs)
-        self._came.clear()
-        assert self._outputs is not None
-        return tuple([one[start : start + count] for one in self._outputs])
+        kinds = self._outputs[0][1]
+        whole = tuple([np.empty((self.count, *kind.shape[1:]), kind.dtype) for kind in kinds])
+        for at, outputs in self._outputs:
+            for kept, tensor in zip(whole, outputs, strict=True):
+                kept[at : at + len(tensor)] = tensor
+        self._outputs = [(0, whole)]
+        return tuple([tensor[start : start + count] for tensor in whole])
+
+    # -- who waits for them
+
+    def answered(self, start: int, count: int) -> None:
+        """Tell the answer to these examples."""
+        if waiter := self._tell(start, count):
+            outputs, receipts = self._take_outputs(start, count), self.receipts(start, start + count)
+            waiter.answered(self, start, Answered(outputs=outputs, receipts=receipts))
 
     def dropped(self, start: int, count: int, why: DroppedError) -> None:
         """Tell why these examples have no answer."""
-        if self._tell(start, count):
-            self._listener.dropped(start, count, why)
+        if waiter := self._tell(start, count):
+            waiter.dropped(self, start, start + count, why)
 
     def fail(self, why: DroppedError) -> bool:
         """Tell why all that is left has no answer; return whether anything was left."""
-        if self._is_done:
+        if self.is_done:
             return False
-        start = 0
-        for is_told, flags in groupby(bytes(self._told)):
-            count = len(list(flags))
-            if not is_told:
-                self.dropped(start, count, why)
-            start += count
+        untold = [(0, self.count)] if self._told is None else _unmarked(self._told, 0, self.count)
+        for start, end in untold:
+            self.dropped(start, end - start, why)
         return True
 
-    def _tell(self, start: int, count: int) -> bool:
-        """Note that these examples are told; return False if nobody waits for them."""
-        if self._is_done:
-            return False
-        self._told[start : start + count] = b"\1" * count
-        self._left -= count
-        if not self._left:
-            self.give_up()
-        return True
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self._waiter = None
+        if self.timer is not None:
+            self.timer.cancel()
+        if self._ended is not None:
+            self._ended.set()
+
+    async def ended(self) -> None:
+        """Wait until nobody waits any more."""
+        if not self.is_done:
+            self._ended = self._ended or asyncio.Event()
+            await self._ended.wait()
+
+    def _tell(self, start: int, count: int) -> BundleWaiter | None:
+        """Note that these examples are told; return whom to tell, unless nobody waits for them."""
+        waiter = self._waiter
+        if waiter is not None:
+            self._untold -= count
+            if self._untold:
+                self._told = _mark(self._told, self.count, start, count)
+            else:
+                self.give_up()
+        return waiter
+
+
+def _mark(marks: bytearray | None, size: int, start: int, count: int) -> bytearray:
+    marks = bytearray(size) if marks is None else marks
+    marks[start : start + count] = b"\1" * count
+    return marks
+
+
+def _unmarked(marks: bytearray, start: int, end: int) -> list[tuple[int, int]]:
+    found = []
+    while start < end and (start := marks.find(0, start, end)) >= 0:
+        stop = marks.find(1, start, end)
+        stop = end if stop < 0 else stop
+        found.append((start, stop))
+        start = stop
+    return found
+
+
+class OpenCall:
+    """A call of this process, in a bundle of its own; await it for the answer.
+
+    There is none if some of its examples are dropped: waiting raises why.
+    """
+
+    bundle: Bundle
+
+    def __init__(self, count: int, future: "asyncio.Future[Answered]") -> None:
+        self.future, self._parts = future, AnswerParts(count)
+
+    def __await__(self) -> Generator[Any, None, Answered]:
+        return self.future.__await__()
+
+    def answered(self, _: Bundle, start: int, answered: Answered) -> None:
+        """Keep a part of the answer; after the last one, wake the caller."""
+        whole = self._parts.take(start, answered)
+        if whole is not None and not self.future.done():
+            self.future.set_result(whole)
+
+    def dropped(self, _bundle: Bundle, _start: int, _end: int, why: DroppedError) -> None:
+        """Tell the caller that there is no answer."""
+        if not self.future.done():
+            self.future.set_exception(why)

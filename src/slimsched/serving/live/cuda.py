@@ -9,9 +9,11 @@ import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, local
-from typing import Any, Generic, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import torch
@@ -24,7 +26,7 @@ from slimsched.core.config import DataError, SlimError
 from slimsched.models.elastic import Segment, Tensors
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Key
-from slimsched.serving.live.executor import HostedModel
+from slimsched.serving.live.executor import Executor, HostedModel, fits
 from slimsched.serving.live.memory import LEAST_BYTES, SLAB_BYTES, ArenaReader
 from slimsched.serving.live.peers import UnixPeers
 from slimsched.serving.live.wire import SharedTensor
@@ -38,28 +40,19 @@ PER_PRIORITY = 32
 """How many streams PyTorch has of each priority."""
 
 
-class Stream(Protocol):
-    """A stream of PyTorch; `cuda_stream` is the handle of the driver."""
+class CudaStreams:
+    """Lends streams; `make(priority)` returns one that may be in use already.
 
-    @property
-    def cuda_stream(self) -> int:
-        """Two streams with the same handle are the same stream."""
-        ...
+    Two streams with the same `cuda_stream`, the handle of the driver, are the same stream.
+    """
 
-
-Kind = TypeVar("Kind", bound=Stream)
-
-
-class CudaStreams(Generic[Kind]):
-    """Lends streams; `make(priority)` returns one that may be in use already."""
-
-    def __init__(self, make: Callable[[int], Kind]) -> None:
+    def __init__(self, make: Callable[[int], torch.cuda.Stream]) -> None:
         self._make = make
-        self._free: list[Kind] = []
+        self._free: list[torch.cuda.Stream] = []
         self._in_use: set[int] = set()
         self._lock = Lock()
 
-    def take(self) -> Kind:
+    def take(self) -> torch.cuda.Stream:
         """Return a stream that no other slot has; ordinary ones first, then those of high priority."""
         with self._lock:
             if self._free:
@@ -74,13 +67,13 @@ class CudaStreams(Generic[Kind]):
             "lower instance_limit, or name fewer resident choices"
         )
 
-    def give_back(self, stream: Kind) -> None:
+    def give_back(self, stream: torch.cuda.Stream) -> None:
         """Take a stream back that has nothing left to do."""
         with self._lock:
             self._in_use.discard(stream.cuda_stream)
             self._free.append(stream)
 
-    def _lend(self, stream: Kind) -> Kind:
+    def _lend(self, stream: torch.cuda.Stream) -> torch.cuda.Stream:
         self._in_use.add(stream.cuda_stream)
         return stream
 
@@ -129,22 +122,19 @@ class CudaSlot:
     """
 
     def __init__(
-        self,
-        model: HostedModel,
-        instance: Instance,
-        buckets: tuple[int, ...],
-        stream: torch.cuda.Stream,
+        self, model: HostedModel, instance: Instance, buckets: tuple[int, ...], stream: torch.cuda.Stream
     ) -> None:
         self.home, self.choice = (instance.model, instance.segment), instance.choice
         self._model, self._buckets = model, buckets
-        self._nested = model.spec.nested
+        self._instance = instance
         self.keys = [key for key in model.served.keys.values() if self.fits(key)]
         self.stream = stream
         self.began, self.done = _timed_event(), _timed_event()
         """Before the first segment of a batch, and after the one that this slot runs."""
         self._pool = torch.cuda.graph_pool_handle()
         self._is_first = instance.segment == 0
-        sizes = self._input_sizes()
+        rows = [[layout.row_bytes for layout in model.layouts(key)] for key in self.keys]
+        sizes = [buckets[-1] * max(one) for one in zip(*rows, strict=True)]
         self._buffers = [torch.empty(size, device=model.device, dtype=torch.uint8) for size in sizes]
         self._staging = [
             torch.empty(size, dtype=torch.uint8, pin_memory=True)
@@ -165,9 +155,7 @@ class CudaSlot:
 
     def fits(self, key: Key) -> bool:
         """Whether this slot can run a key."""
-        if (key.model, key.segment) != self.home:
-            return False
-        return key.choice == self.choice or (self._nested and key.choice < self.choice)
+        return fits(self._instance, key, nested=self._model.spec.nested)
 
     def copy_in(self, key: Key, pieces: Sequence[Tensors]) -> int:
         """Copy rows into the inputs of a key, on the current stream; return the bucket that holds them."""
@@ -234,11 +222,6 @@ class CudaSlot:
         torch._C._cuda_clearCublasWorkspaces()  # a classifier's, which lies in the pool
         del self._buffers, self._staging
 
-    def _input_sizes(self) -> list[int]:
-        """Largest size in bytes of each input, over the keys of this slot, at the largest bucket."""
-        rows = [[layout.row_bytes for layout in self._model.layouts(key)] for key in self.keys]
-        return [self._buckets[-1] * max(sizes) for sizes in zip(*rows, strict=True)]
-
     def _copy_in(self, target: Tensor, place: int, tensors: Sequence[Tensor]) -> None:
         """Copy the pieces of one input, one after the other; those from the host by way of pinned memory."""
         staged = self._is_first and not all(map(_is_reachable, tensors))
@@ -294,25 +277,14 @@ def _timed_event() -> torch.cuda.Event:
 
 
 def _is_reachable(tensor: Tensor) -> bool:
-    """Whether the device can copy this tensor by itself."""
     return tensor.is_cuda or (tensor.nbytes >= LEAST_BYTES and tensor.is_pinned())
-
-
-class _Window:
-    """A view of device memory through the CUDA array interface."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (tensor.numel() * tensor.element_size(),),
-            "typestr": "|u1",
-            "data": (tensor.data_ptr(), False),
-            "version": 3,
-        }
 
 
 def _window(tensor: Tensor) -> Tensor:
     """Return the same memory without owning it, so that the pool can reuse it for the next graph."""
-    flat = torch.as_tensor(_Window(tensor), device=tensor.device).view(tensor.dtype)
+    shown = {"shape": (tensor.nbytes,), "typestr": "|u1", "data": (tensor.data_ptr(), False), "version": 3}
+    window = SimpleNamespace(__cuda_array_interface__=shown)
+    flat = torch.as_tensor(window, device=tensor.device).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
@@ -395,18 +367,15 @@ class CudaChain:
         try:
             self._slots[-1].done.synchronize()
             if len(self._slots) > 1 and self._whole is None:
-                self.legs_s = self._times_s()
+                ends = [slot.done for slot in self._slots]
+                begins = [self._slots[0].began, *ends[:-1]]
+                times_ms = [begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)]
+                self.legs_s = tuple([1e-3 * time_ms for time_ms in times_ms])
             if self._ends:
                 self._passed[-1] = tuple([rows.clone() for rows in self._passed[-1]])
             return self._passed
         finally:
             self._give_back(self._slots)
-
-    def _times_s(self) -> tuple[float, ...]:
-        """Return how long the device worked for each segment."""
-        ends = [slot.done for slot in self._slots]
-        begins = [self._slots[0].began, *ends[:-1]]
-        return tuple([1e-3 * begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True)])
 
 
 # -- The input arena as a CUDA server sees it: pinned, so that the GPU copies inputs without the host's help.
@@ -488,7 +457,7 @@ def cuda_device(gpu: int = 0) -> torch.device:
     return device
 
 
-class CudaExecutor:
+class CudaExecutor(Executor):
     """Keeps weights in memory once; each instance is a slot with its own stream, buffers and graphs.
 
     Loading copies the weights from the host, unless another instance holds them, and captures a graph for
@@ -496,6 +465,8 @@ class CudaExecutor:
     frees graphs and buffers, and the weights that no other instance can run. Any thread may call `run`: it
     takes the narrowest free slot that fits, and returns when the device is done.
     """
+
+    overlaps = True
 
     def __init__(
         self,
@@ -505,12 +476,11 @@ class CudaExecutor:
         buckets: tuple[int, ...] | None = None,
         lanes: int = 4,
     ) -> None:
-        self.lanes = lanes
-        self.device = models[0].device
-        self._models = {model.served.number: model for model in models}
+        super().__init__(models)
+        self.lanes, self.device = lanes, models[0].device
         self._buckets = buckets or buckets_up_to(batch_limit)
-        self._slots: dict[int, tuple[CudaSlot, int]] = {}
-        self._streams = CudaStreams(self._new_stream)
+        self._slots: dict[int, CudaSlot] = {}
+        self._streams = CudaStreams(partial(torch.cuda.Stream, self.device))
         self._free: dict[tuple[int, int], list[CudaSlot]] = {
             (model.served.number, segment): [] for model in models for segment in range(model.served.segments)
         }
@@ -535,7 +505,7 @@ class CudaExecutor:
 
     def release(self, model: int) -> None:
         """Let a model and its weights go."""
-        self._models.pop(model, None)
+        super().release(model)
         with self._loading:
             torch.cuda.empty_cache()
 
@@ -544,25 +514,29 @@ class CudaExecutor:
         model, home = self._models[instance.model], (instance.model, instance.segment)
         keys = list(model.served.keys.values())
         with self._loading:
-            self._rehearse(model, home)
+            self._rehearse(model, home, keys)
             weights = model.weight_bytes()
             for key in keys:
-                if _fits(instance, key, nested=model.spec.nested):
+                if fits(instance, key, nested=model.spec.nested):
                     model.segment(key)
             weights = model.weight_bytes() - weights
             torch.cuda.empty_cache()
             before = torch.cuda.memory_reserved(self.device)
-            slot = self._slot(model, instance)
+            stream = self._streams.take()
+            try:
+                slot = CudaSlot(model, instance, self._buckets, stream)
+            except BaseException:
+                self._streams.give_back(stream)
+                raise
             size = torch.cuda.memory_reserved(self.device) - before
             with self._freed:
-                self._slots[instance.id] = (slot, size)
+                self._slots[instance.id] = slot
                 self._free[home].append(slot)
                 self._freed.notify_all()
         return size + weights
 
-    def _rehearse(self, model: HostedModel, home: tuple[int, int]) -> None:
+    def _rehearse(self, model: HostedModel, home: tuple[int, int], keys: Sequence[Key]) -> None:
         """Run every key of a segment at every size once; of the model's first and last once per thread."""
-        keys = list(model.served.keys.values())
         if home not in self._rehearsed:
             for key in keys:
                 for bucket in self._buckets if key.segment == home[1] else ():
@@ -578,48 +552,21 @@ class CudaExecutor:
     def unload(self, instance: int) -> None:
         """Free the instance's graphs, buffers and weights, and return the memory to the driver."""
         with self._freed:
-            slot, _ = self._slots.pop(instance)
+            slot = self._slots.pop(instance)
             self._freed.wait_for(lambda: slot in self._free[slot.home])
             self._free[slot.home].remove(slot)
         with self._loading:
             slot.close()
-            for other, _ in list(self._slots.values()):
+            for other in list(self._slots.values()):
                 other.forget_chains()
             self._streams.give_back(slot.stream)
             if (model := self._models.get(slot.home[0])) is not None:
                 model.off_load(self._is_wanted)
             torch.cuda.empty_cache()
 
-    def _slot(self, model: HostedModel, instance: Instance) -> CudaSlot:
-        stream = self._streams.take()
-        try:
-            return CudaSlot(model, instance, self._buckets, stream)
-        except BaseException:
-            self._streams.give_back(stream)
-            raise
-
-    def _new_stream(self, priority: int) -> torch.cuda.Stream:
-        return torch.cuda.Stream(self.device, priority)  # type: ignore[no-untyped-call]
-
     def _is_wanted(self, key: Key) -> bool:
         """Whether a loaded instance can run this key."""
-        return any(slot.fits(key) for slot, _ in list(self._slots.values()))
-
-    def example(self, key: Key, rows: int) -> Tensors:
-        """Make random inputs for a key: raw inputs on the host, activations on the device."""
-        return self._models[key.model].example(key, rows)
-
-    def ends(self, key: Key) -> bool:
-        """Whether a key completes a plan."""
-        return self._models[key.model].ends(key)
-
-    def is_confident(self, model: int) -> bool:
-        """Whether complete plans of a model give one more tensor: how sure each answer is."""
-        return self._models[model].is_confident
-
-    def element_bytes(self, model: int) -> int:
-        """Bytes per number in a model's activations."""
-        return self._models[model].element_bytes
+        return any(slot.fits(key) for slot in list(self._slots.values()))
 
     def run(self, key: Key, inputs: Tensors) -> Tensors:
         """Run one segment on a free slot, in parts if the rows exceed the largest bucket."""
@@ -653,7 +600,7 @@ class CudaExecutor:
 
     def prepare_plans(self) -> None:
         """Capture one graph for each plan with one choice everywhere that loaded instances can run."""
-        for number, (first, _) in list(self._slots.items()):
+        for number, first in list(self._slots.items()):
             model = self._models[first.home[0]]
             rows = [tuple(model.served.legs(plan)) for plan in model.spec.plans if len(set(plan)) == 1]
             rows = [legs for legs in rows if first.fits(legs[0]) and all(map(self._is_wanted, legs))]
@@ -670,17 +617,7 @@ class CudaExecutor:
         finally:
             self._give_back([slot])
 
-    def memory_bytes(self) -> int:
-        """Bytes of weights, buffers and pools of loaded instances, without waiting activations."""
-        return sum(size for _, size in self._slots.values()) + self.weight_bytes
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights on the device."""
-        return sum(model.weight_bytes() for model in list(self._models.values()))
-
     def _give_back(self, slots: Sequence[CudaSlot]) -> None:
-        """Free slots for other batches."""
         with self._freed:
             for slot in slots:
                 self._free[slot.home].append(slot)
@@ -694,7 +631,7 @@ class CudaExecutor:
         with self._freed:
             while True:
                 free, best = self._free[key.model, key.segment], None
-                own = self._slots[instance][0] if instance in self._slots else None
+                own = None if instance is None else self._slots.get(instance)
                 for slot in free:
                     if slot.fits(key) and (best is None or slot.choice < best.choice or slot is own):
                         best = slot
@@ -703,17 +640,9 @@ class CudaExecutor:
                 if best is not None:
                     free.remove(best)
                     return best
-                loaded = (slot for slot, _ in self._slots.values())
-                if not any(slot.fits(key) for slot in loaded):
+                if not self._is_wanted(key):
                     raise SlimError(f"no instance that can run {key} is loaded; load one first")
                 self._freed.wait()
-
-
-def _fits(instance: Instance, key: Key, *, nested: bool) -> bool:
-    """Whether an instance can run a key of its model."""
-    if key.segment != instance.segment:
-        return False
-    return key.choice == instance.choice or (nested and key.choice < instance.choice)
 
 
 @torch.no_grad()

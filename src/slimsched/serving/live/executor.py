@@ -4,6 +4,7 @@ Here are the one for CPUs and what all share: a model loaded on a device, and ho
 """
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from threading import Lock
@@ -96,21 +97,11 @@ FAR = 1e9
 
 
 @runtime_checkable
-class WeightedSegment(Protocol):
-    """A segment that is not a module but can list its weights."""
-
-    def weights(self) -> Sequence[Tensor]:
-        """List the tensors that the segment keeps."""
-        ...
-
-
-@runtime_checkable
 class MovableSegment(Protocol):
     """A segment whose weights may leave the device alone: no other choice uses them."""
 
     def own_modules(self) -> Sequence[nn.Module]:
         """List the modules that hold the weights."""
-        ...
 
 
 Place = tuple[int, int]
@@ -134,9 +125,11 @@ class Layout(NamedTuple):
         numbers = flat[: rows * self.row_bytes].view(self.dtype)
         return numbers.as_strided((rows, *self.shape), (prod(self.shape), *self.strides))
 
-    def empty(self, rows: int, device: torch.device) -> Tensor:
-        """Allocate rows of this layout."""
-        return self.view(torch.empty(rows * self.row_bytes, dtype=torch.uint8, device=device), rows)
+    def random(self, rows: int, device: torch.device) -> Tensor:
+        """Make rows of this layout: random numbers, or zeros where they are whole."""
+        raw = torch.empty(rows * self.row_bytes, dtype=torch.uint8, device=device)
+        tensor = self.view(raw, rows)
+        return tensor.uniform_() if self.dtype.is_floating_point else tensor.zero_()
 
 
 class HostedModel:
@@ -148,11 +141,7 @@ class HostedModel:
     """
 
     def __init__(
-        self,
-        served: ServedModel,
-        elastic: ElasticModel,
-        device: torch.device,
-        options: RunOptions = AS_IS,
+        self, served: ServedModel, elastic: ElasticModel, device: torch.device, options: RunOptions = AS_IS
     ) -> None:
         self.served, self.spec, self.device = served, served.spec, device
         self._elastic, self._options = elastic, options
@@ -225,7 +214,8 @@ class HostedModel:
         storages: dict[int, int] = {}
         for segment in list(self._segments.values()):
             for tensor in _weights(segment):
-                storages[_address(tensor)] = tensor.numel() * tensor.element_size()
+                address = tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)
+                storages[address] = tensor.numel() * tensor.element_size()
         return sum(storages.values())
 
     @torch.no_grad()
@@ -248,15 +238,15 @@ class HostedModel:
         """Make random inputs for a key: raw inputs for the first segment, else activations."""
         if key.segment == 0:
             return self.inputs(rows)
-        return tuple(_random(layout, rows, self.device) for layout in self.layouts(key))
+        return tuple(layout.random(rows, self.device) for layout in self.layouts(key))
 
     def layouts(self, key: Key) -> tuple[Layout, ...]:
         """Return the memory layouts of a key's inputs."""
         if key.segment == 0:
-            return tuple(
-                Layout(tensor.shape, _contiguous(tensor.shape), DTYPES[tensor.datatype])
-                for tensor in self.spec.inputs
-            )
+            raws = [
+                torch.empty(one.shape, dtype=DTYPES[one.datatype], device="meta") for one in self.spec.inputs
+            ]
+            return tuple(Layout(tuple(raw.shape), raw.stride(), raw.dtype) for raw in raws)
         before = (key.segment - 1, key.previous)
         if before not in self._layouts:
             self._layouts[before] = self._dry_run(key)
@@ -318,7 +308,11 @@ class _Wrapped:
         self._dtypes = [DTYPES[tensor.datatype] for tensor in elastic.spec.outputs]
 
     def __call__(self, rows: Tensors) -> Tensors:
-        rows = self.segment(self._prepared(rows) if self._first else rows)
+        if self._first:
+            rows = self._elastic.prepare(rows)
+            if self._options != AS_IS:  # to the precision and memory format of the weights
+                rows = tuple([_converted(tensor, self._options) for tensor in rows])
+        rows = self.segment(rows)
         if not self._last:
             return rows
         outputs = self._elastic.finish(rows)
@@ -326,16 +320,8 @@ class _Wrapped:
         sure = self._elastic.confidence(rows)
         return tuple(ready) if sure is None else (*ready, sure.float().nan_to_num(-FAR, FAR, -FAR))
 
-    def _prepared(self, rows: Tensors) -> Tensors:
-        """Prepare raw inputs, then convert them to the precision and memory format of the weights."""
-        prepared = self._elastic.prepare(rows)
-        if self._options == AS_IS:
-            return prepared
-        return tuple([_converted(tensor, self._options) for tensor in prepared])
-
 
 def _convert(elastic: ElasticModel, options: RunOptions) -> None:
-    """Convert a model's weights to another precision or memory format."""
     for module in elastic.modules():
         module.to(getattr(torch, options.precision))
         if options.channels_last:
@@ -351,11 +337,9 @@ def _converted(tensor: Tensor, options: RunOptions) -> Tensor:
 
 
 def _weights(segment: Segment) -> Sequence[Tensor]:
-    """Return the weights of a segment, as far as they are known."""
     inner = segment.segment if isinstance(segment, _Wrapped) else segment
-    if isinstance(inner, nn.Module):
-        return [*inner.parameters(), *inner.buffers()]
-    return inner.weights() if isinstance(inner, WeightedSegment) else []
+    modules = [inner] if isinstance(inner, nn.Module) else _own_modules(segment)
+    return [tensor for module in modules for _, _, tensor in _weights_by_part(module)]
 
 
 def _own_modules(segment: Segment) -> Sequence[nn.Module]:
@@ -368,38 +352,71 @@ def _is_on(module: nn.Module, device: torch.device) -> bool:
     return device.type != "cpu" and any(tensor.device.type == device.type for tensor in tensors)
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.data_ptr() if tensor.layout == torch.strided else id(tensor)
+# -- The interface of executors, with what they have in common.
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
+class Launched(Protocol):
+    """Segments that are running on a device."""
+
+    @property
+    def legs_s(self) -> tuple[float, ...]:
+        """How long the device worked for each of several segments, if it can tell; known after `wait`."""
+
+    def ready(self) -> bool:
+        """Whether `wait` would return at once."""
+
+    def wait(self) -> list[Tensors]:
+        """Wait for the result of the last segment, with what those before it gave if it was kept.
+
+        Call this once.
+        """
 
 
-def _random(layout: Layout, rows: int, device: torch.device) -> Tensor:
-    tensor = layout.empty(rows, device)
-    return tensor.uniform_() if layout.dtype.is_floating_point else tensor.zero_()
+class Executor(ABC):
+    """Loads and unloads instances and runs batches of one key; any thread may call `run`."""
 
-
-# -- Runs batches on a CPU with a fixed number of threads, one batch at a time.
-
-
-class CpuExecutor:
-    """One lane on a share of the cores; with `speed` below 1 it rests after each batch.
-
-    An instance holds its segment at its own choice, for every previous choice. In a nested model, narrower
-    choices are made on first use. Instances share weights, which are freed with the last user.
-    """
-
+    device: torch.device
     lanes = 1
-    device = torch.device("cpu")
+    """How many batches may run at once."""
+    overlaps = False
+    """Whether the device works in parallel with the host; then `launch` starts batches."""
 
-    def __init__(self, models: Sequence[HostedModel], *, threads: int = 1, speed: float = 1.0) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, models: Sequence[HostedModel]) -> None:
         self._models = {model.served.number: model for model in models}
-        self._rest = 1.0 / speed - 1.0
-        self._users: dict[int, Instance] = {}
-        self._lock = Lock()
+
+    @abstractmethod
+    def load(self, instance: Instance) -> int:
+        """Load an instance; return the bytes it takes."""
+
+    @abstractmethod
+    def unload(self, instance: int) -> None:
+        """Unload an instance and free its memory."""
+
+    @abstractmethod
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
+        """Run one segment; the result is complete when this returns.
+
+        The first segment takes raw inputs; the last segment of a plan returns the outputs for clients.
+        """
+
+    def launch(
+        self,
+        legs: Sequence[Key],
+        pieces: Sequence[Tensors],
+        instances: Sequence[int] = (),
+        *,
+        keep: bool = False,
+    ) -> Launched | None:
+        """Start segments one after the other on these instances, and return at once; None: `run` them.
+
+        The inputs come in pieces: the rows of one, then those of the next. With `keep`, what each segment
+        gave is part of the result.
+        """
+        return None
+
+    def prepare_plans(self) -> None:
+        """Get whole plans ready that loaded instances can run."""
+        return
 
     def host(self, model: HostedModel) -> None:
         """Try every key of a model with one example, then take it; what was made for that goes again."""
@@ -407,41 +424,11 @@ class CpuExecutor:
         self._models[model.served.number] = model
 
     def release(self, model: int) -> None:
-        """Let a model and its weights go."""
+        """Let a model and its weights go, of which nothing is loaded any more."""
         self._models.pop(model, None)
 
-    def load(self, instance: Instance) -> int:
-        """Make the segment at the instance's choice, for all previous choices."""
-        before = self.memory_bytes()
-        model = self._models[instance.model]
-        with self._lock:
-            self._users[instance.id] = instance
-            for key in model.served.keys.values():
-                if key.place == instance.place:
-                    model.segment(key)
-        return self.memory_bytes() - before
-
-    def unload(self, instance: int) -> None:
-        """Drop every segment that no loaded instance can run, and give its memory back to the system."""
-        with self._lock:
-            model = self._models[self._users.pop(instance).model]
-            for key in model.made():
-                if not any(self._fits(user, key) for user in self._users.values()):
-                    model.drop(key)
-        trim_memory()
-
-    @torch.inference_mode()
-    def run(self, key: Key, inputs: Tensors) -> Tensors:
-        """Run one segment, then rest if this server is set to be slow."""
-        segment = self._models[key.model].segment(key)
-        began_s = thread_time()
-        outputs = segment(inputs)
-        if self._rest > 0.0:
-            sleep(self._rest * (thread_time() - began_s))  # for its own work, not for others' on its core
-        return outputs
-
     def example(self, key: Key, rows: int) -> Tensors:
-        """Make random inputs for a key."""
+        """Make random inputs for a key: raw inputs on the host, activations where the device expects them."""
         return self._models[key.model].example(key, rows)
 
     def ends(self, key: Key) -> bool:
@@ -456,113 +443,64 @@ class CpuExecutor:
         """Bytes per number in a model's activations."""
         return self._models[model].element_bytes
 
-    def memory_bytes(self) -> int:
-        """Bytes of the weights that loaded segments use."""
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights on the device."""
         return sum(model.weight_bytes() for model in list(self._models.values()))
 
-    def _fits(self, user: Instance, key: Key) -> bool:
-        if (user.model, user.segment) != (key.model, key.segment):
-            return False
-        nested = self._models[key.model].spec.nested
-        return user.choice == key.choice or (nested and user.choice > key.choice)
+
+def fits(instance: Instance, key: Key, *, nested: bool) -> bool:
+    """Whether an instance can run a key; in a nested model, narrower choices too."""
+    if (instance.model, instance.segment) != (key.model, key.segment):
+        return False
+    return key.choice == instance.choice or (nested and key.choice < instance.choice)
 
 
-class Executor(Protocol):
-    """Loads and unloads instances and runs batches of one key; any thread may call `run`."""
+# -- Runs batches on a CPU with a fixed number of threads, one batch at a time.
 
-    @property
-    def device(self) -> torch.device:
-        """Where models run."""
-        ...
 
-    @property
-    def lanes(self) -> int:
-        """How many batches may run at once."""
-        ...
+class CpuExecutor(Executor):
+    """One lane on a share of the cores; with `speed` below 1 it rests after each batch.
 
-    def host(self, model: HostedModel) -> None:
-        """Take one more model; raises if some part of it cannot run."""
-        ...
+    An instance holds its segment at its own choice, for every previous choice. In a nested model, narrower
+    choices are made on first use. Instances share weights, which are freed with the last user.
+    """
 
-    def release(self, model: int) -> None:
-        """Let a model go, of which nothing is loaded any more."""
-        ...
+    device = HOST
+
+    def __init__(self, models: Sequence[HostedModel], *, threads: int = 1, speed: float = 1.0) -> None:
+        super().__init__(models)
+        torch.set_num_threads(threads)
+        self._rest = 1.0 / speed - 1.0
+        self._users: dict[int, Instance] = {}
+        self._lock = Lock()
 
     def load(self, instance: Instance) -> int:
-        """Load an instance; return the bytes it takes."""
-        ...
+        """Make the segment at the instance's choice, for all previous choices."""
+        before = self.weight_bytes
+        model = self._models[instance.model]
+        with self._lock:
+            self._users[instance.id] = instance
+            for key in model.served.keys.values():
+                if key.place == instance.place:
+                    model.segment(key)
+        return self.weight_bytes - before
 
     def unload(self, instance: int) -> None:
-        """Unload an instance and free its memory."""
-        ...
+        """Drop every segment that no loaded instance can run, and give its memory back to the system."""
+        with self._lock:
+            model = self._models[self._users.pop(instance).model]
+            for key in model.made():
+                if not any(fits(user, key, nested=model.spec.nested) for user in self._users.values()):
+                    model.drop(key)
+        trim_memory()
 
+    @torch.inference_mode()
     def run(self, key: Key, inputs: Tensors) -> Tensors:
-        """Run one segment; the result is complete when this returns.
-
-        The first segment takes raw inputs; the last segment of a plan returns the outputs for clients.
-        """
-        ...
-
-    def example(self, key: Key, rows: int) -> Tensors:
-        """Make random inputs for a key, where this device expects them."""
-        ...
-
-    def ends(self, key: Key) -> bool:
-        """Whether a key completes a plan."""
-        ...
-
-    def is_confident(self, model: int) -> bool:
-        """Whether complete plans of a model give one more tensor: how sure each answer is."""
-        ...
-
-    def element_bytes(self, model: int) -> int:
-        """Bytes per number in a model's activations."""
-        ...
-
-    def memory_bytes(self) -> int:
-        """Bytes that loaded instances hold now."""
-        ...
-
-
-class Launched(Protocol):
-    """Segments that are running on a device."""
-
-    @property
-    def legs_s(self) -> tuple[float, ...]:
-        """How long the device worked for each of several segments, if it can tell; known after `wait`."""
-        ...
-
-    def ready(self) -> bool:
-        """Whether `wait` would return at once."""
-        ...
-
-    def wait(self) -> list[Tensors]:
-        """Wait for the result of the last segment, with what those before it gave if it was kept.
-
-        Call this once.
-        """
-        ...
-
-
-@runtime_checkable
-class OverlappingExecutor(Executor, Protocol):
-    """An executor whose device works in parallel with the host."""
-
-    def launch(
-        self,
-        legs: Sequence[Key],
-        pieces: Sequence[Tensors],
-        instances: Sequence[int] = (),
-        *,
-        keep: bool = False,
-    ) -> Launched:
-        """Start segments one after the other on these instances, or on any free ones, and return at once.
-
-        The inputs come in pieces: the rows of one, then those of the next. With `keep`, what each segment
-        gave is part of the result.
-        """
-        ...
-
-    def prepare_plans(self) -> None:
-        """Get whole plans ready that loaded instances can run."""
-        ...
+        """Run one segment, then rest if this server is set to be slow."""
+        segment = self._models[key.model].segment(key)
+        began_s = thread_time()
+        outputs = segment(inputs)
+        if self._rest > 0.0:
+            sleep(self._rest * (thread_time() - began_s))  # for its own work, not for others' on its core
+        return outputs

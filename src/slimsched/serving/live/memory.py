@@ -1,8 +1,7 @@
-"""What processes of a machine share: the arena for inputs, folders of shared memory and of sockets. No torch.
+"""What processes of a machine share: memory for inputs, folders of shared memory and of sockets. No torch.
 
-Shared memory for inputs: whoever receives them writes them once, servers on this machine read them there.
-
-The memory is a file without a name, which other processes of the same user open through its owner. So it is
+Whoever receives inputs writes them once, into the arena, and servers on this machine read them there. The
+arena is a file without a name, which other processes of the same user open through its owner. So it is
 not bound by the size of /dev/shm, which is 64 MB in most containers, and nothing stays when processes die.
 It grows in slabs, up to a limit, and only as far as it is used. The gateway and each front process have a
 part of it. Inputs that find no room travel in messages instead: a full arena costs speed and nothing else.
@@ -24,10 +23,7 @@ from slimsched.core.config import new_private_file, open_file_inside, open_priva
 
 # -- The memory that this process may use: the machine's, or what its container is limited to.
 
-LIMIT_FILES = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
+LIMIT_FILES = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Where a container sees its own limit, by both versions of cgroups; "max" or a huge number means none."""
 
 
@@ -128,7 +124,22 @@ LEAST_BYTES = 16 * 2**10
 LIMIT_BYTES = 4 * 2**30
 
 
-class InputArena:
+class ArenaReader:
+    """A server's side: the memory that others write, read where it is."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._size = os.fstat(file.fileno()).st_size
+            self.memory = mmap.mmap(file.fileno(), self._size) if self._size else None
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """Return bytes of any part."""
+        if self.memory is None or not 0 <= offset <= self._size - size:
+            raise ValueError(f"the arena has no {size} bytes at {offset}")
+        return memoryview(self.memory)[offset : offset + size]
+
+
+class InputArena(ArenaReader):
     """One writer's part: takes and gives back room. A piece never crosses the border of a slab.
 
     A server may still read a piece that was given back, but only for a request that nobody waits for.
@@ -136,17 +147,17 @@ class InputArena:
 
     def __init__(self, path: Path, *, part: int = 0, parts: int = 1) -> None:
         """Open one of several equal parts of the memory that `open_arena` made."""
+        super().__init__(path)
         self._file = os.open(path, os.O_RDWR)
         self.path = path_of(self._file)
-        room = os.fstat(self._file).st_size // parts
+        room = self._size // parts
         self._limit_bytes, self._slab_bytes, self._room = LIMIT_BYTES, SLAB_BYTES, room
         self._begin, self._end = part * room, part * room
         self._free: list[tuple[int, int]] = []  # (start, end) in order
         self._taken: dict[int, int] = {}  # end by start
-        if room:
-            self._memory = mmap.mmap(self._file, parts * room)
-            self._view = memoryview(self._memory)
-            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        if self.memory is not None:
+            self._view = memoryview(self.memory)
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     @property
     def limit_bytes(self) -> int:
@@ -214,12 +225,6 @@ class InputArena:
         start = ctypes.addressof(ctypes.c_char.from_buffer(view)) - self._address
         return start if self._begin <= start < self._end else None
 
-    def view(self, offset: int, size: int) -> memoryview:
-        """Return bytes of any part, written by this process or another."""
-        if not self._room or not 0 <= offset <= len(self._view) - size:
-            raise ValueError(f"the arena has no {size} bytes at {offset}")
-        return self._view[offset : offset + size]
-
     def close(self) -> None:
         """Give the file up; the memory goes with the last process that uses it."""
         with suppress(OSError):
@@ -246,7 +251,8 @@ def open_arena(parts: int = 1) -> InputArena | None:
         return None
     file = os.memfd_create("slim-inputs")
     try:
-        os.ftruncate(file, parts * _part_bytes(parts))
+        room = min(LIMIT_BYTES, memory_bytes() // 2)  # all parts together: at most half of the machine's
+        os.ftruncate(file, parts * (room // parts // SLAB_BYTES * SLAB_BYTES))
         return InputArena(path_of(file), parts=parts)
     finally:
         os.close(file)
@@ -255,23 +261,3 @@ def open_arena(parts: int = 1) -> InputArena | None:
 def path_of(file: int) -> Path:
     """Where other processes find an open file that has no name."""
     return Path(f"/proc/{os.getpid()}/fd/{file}")
-
-
-def _part_bytes(parts: int) -> int:
-    """Return how large each part may become: all together at most half of the machine's memory."""
-    return min(LIMIT_BYTES, memory_bytes() // 2) // parts // SLAB_BYTES * SLAB_BYTES
-
-
-class ArenaReader:
-    """A server's side: the same memory, read where it is."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._size = os.fstat(file.fileno()).st_size
-            self.memory = mmap.mmap(file.fileno(), self._size) if self._size else None
-
-    def view(self, offset: int, size: int) -> memoryview:
-        """Return bytes that the gateway wrote."""
-        if self.memory is None or not 0 <= offset <= self._size - size:
-            raise ValueError(f"the arena has no {size} bytes at {offset}")
-        return memoryview(self.memory)[offset : offset + size]

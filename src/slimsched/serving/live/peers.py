@@ -2,22 +2,23 @@
 
 import asyncio
 import errno
-import hmac
 import mmap
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from slimsched.core.config import new_private_file, open_private_file
 from slimsched.models.elastic import Tensors
 from slimsched.serving.live.memory import FOLDERS
-from slimsched.serving.live.wire import Fetch, Fetched, FrameConnection, SharedTensor, TensorFacts
+from slimsched.serving.live.wire import Fetch, Fetched, FrameConnection, SharedTensor, TensorFacts, is_same
 
 # -- Moves tensors between server processes through shared memory, with one copy on each side.
 
@@ -96,47 +97,45 @@ def take(name: str, facts: TensorFacts) -> Tensor:
 Surrender = Callable[[Sequence[int]], Tensors | None]
 
 
-class UnixPeers:
-    """Both ends: fetches from other servers over open connections, and hands over what they request."""
+class PeerLinks(ABC):
+    """Connections to other servers, opened when they are first needed; answers come in order of questions."""
 
-    def __init__(self, shared_prefix: str, secret: str) -> None:
-        self._prefix, self._secret = shared_prefix, secret
+    def __init__(self, answers: Any) -> None:
+        """`answers` is what other servers say."""
+        self._answers = answers
         self._to: dict[str, FrameConnection] = {}
-        self._asked: dict[FrameConnection, deque[asyncio.Future[Fetched | None]]] = {}
+        self._asked: dict[FrameConnection, deque[asyncio.Future[Any]]] = {}
 
+    @abstractmethod
+    async def connect(self, peer: str, make: Callable[[], FrameConnection]) -> FrameConnection:
+        """Open a connection to the server at `peer`; raise OSError if it is gone."""
+
+    @abstractmethod
     async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
-        """Fetch activations from the server at `peer`; None if it is gone or does not have them."""
+        """Fetch activations from the server at `peer`; None if it is gone or does not have all of them."""
+
+    async def ask(self, peer: str, question: Fetch, limit_s: float | None = None) -> Any:
+        """Return what the server at `peer` answers; None if it is gone, or silent for this long."""
         try:
-            connection = self._to.get(peer) or await self._connect(peer)
-            answer: asyncio.Future[Fetched | None] = asyncio.get_running_loop().create_future()
-            self._asked[connection].append(answer)  # answers come in the order of questions
-            connection.send(Fetch(requests=list(requests), secret=self._secret))
-            return self._taken(await answer)
+            if (connection := self._to.get(peer)) is None:
+                connection = await self.connect(
+                    peer, lambda: FrameConnection(self._answers, self._answered, self._lost)
+                )
+                self._asked[connection] = deque()
+                connection = self._to.setdefault(peer, connection)
         except OSError:
             return None
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        self._asked[connection].append(answer)
+        connection.send(question)
+        silent = None if limit_s is None else loop.call_later(limit_s, connection.abort)
+        found = await answer
+        if silent is not None:
+            silent.cancel()
+        return found
 
-    async def listen(self, path: str, surrender: Surrender) -> asyncio.Server:
-        """Listen at `path` and answer requests with what `surrender` returns."""
-
-        def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
-            if not hmac.compare_digest(wanted.secret.encode(), self._secret.encode()):
-                connection.abort()
-                return
-            rows = surrender(wanted.requests)
-            connection.send(Fetched(tensors=[self._put(tensor) for tensor in rows or ()]))
-
-        return await asyncio.get_running_loop().create_unix_server(
-            lambda: FrameConnection(Fetch, hand_over, lambda _: None), path
-        )
-
-    async def _connect(self, peer: str) -> FrameConnection:
-        _, connection = await asyncio.get_running_loop().create_unix_connection(
-            lambda: FrameConnection(Fetched, self._answered, self._lost), peer
-        )
-        self._asked[connection] = deque()
-        return self._to.setdefault(peer, connection)
-
-    def _answered(self, connection: FrameConnection, found: Fetched) -> None:
+    def _answered(self, connection: FrameConnection, found: Struct) -> None:
         answer = self._asked[connection].popleft()
         if not answer.done():
             answer.set_result(found)
@@ -148,10 +147,41 @@ class UnixPeers:
             if not answer.done():
                 answer.set_result(None)
 
-    def _taken(self, fetched: Fetched | None) -> Tensors | None:
-        tensors = [self._take(one) for one in fetched.tensors] if fetched is not None else []
+
+class UnixPeers(PeerLinks):
+    """Both ends: fetches from other servers over Unix sockets, and hands over what they request."""
+
+    def __init__(self, shared_prefix: str, secret: str) -> None:
+        super().__init__(Fetched)
+        self._prefix, self._secret = shared_prefix, secret
+
+    async def connect(self, peer: str, make: Callable[[], FrameConnection]) -> FrameConnection:
+        """Open a connection to the server at this path."""
+        return (await asyncio.get_running_loop().create_unix_connection(make, peer))[1]
+
+    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
+        """Fetch activations through shared memory."""
+        fetched = await self.ask(peer, Fetch(requests=list(requests), secret=self._secret))
+        try:
+            tensors = [self._take(one) for one in fetched.tensors] if fetched is not None else []
+        except OSError:
+            return None
         whole = [tensor for tensor in tensors if tensor is not None]
         return tuple(whole) if whole and len(whole) == len(tensors) else None
+
+    async def listen(self, path: str, surrender: Surrender) -> asyncio.Server:
+        """Listen at `path` and answer requests with what `surrender` returns."""
+
+        def hand_over(connection: FrameConnection, wanted: Fetch) -> None:
+            if not is_same(wanted.secret, self._secret):
+                connection.abort()
+                return
+            rows = surrender(wanted.requests)
+            connection.send(Fetched(tensors=[self._put(tensor) for tensor in rows or ()]))
+
+        return await asyncio.get_running_loop().create_unix_server(
+            lambda: FrameConnection(Fetch, hand_over, lambda _: None), path
+        )
 
     def _put(self, tensor: Tensor) -> SharedTensor:
         name, facts = put(tensor, self._prefix)

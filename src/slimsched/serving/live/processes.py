@@ -1,128 +1,30 @@
-"""The processes of a local cluster: one for each server, started, watched, restarted and given up.
+"""Child processes, supervised: one mechanism for the servers of an engine and the fronts of a gateway.
 
-The local engine: one supervised operating-system process for each server on this machine.
+From the bottom up: a process that is started without holding up the event loop (`ChildProcess`), the wait
+before it is started again (`Restarts`), what the operating system says about it (`Activity`), how silence is
+told from work and from waiting for a core (`Heartbeat`, `StartLimit`, `CoreWaits`), and the `Supervisor`,
+which puts them together.
 """
 
 import asyncio
-import hmac
 import logging
 import os
 import secrets
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from threading import Thread
 from time import monotonic
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from slimsched.core.config import SlimError
-from slimsched.core.log import LogWriter, log_path
-from slimsched.serving.domain.cluster import Cluster, life_name
-from slimsched.serving.domain.model import ModelEntry
-from slimsched.serving.domain.profile import record_of
-from slimsched.serving.live.memory import InputArena, SocketFolder, open_arena
-from slimsched.serving.live.wire import (
-    CANNOT_START,
-    Drain,
-    FrameConnection,
-    Ping,
-    Ready,
-    ServerSpec,
-    ToGateway,
-    ToServer,
-)
-from slimsched.serving.routers.autoscaler import ReportedLoad
-from slimsched.serving.scenario.files import RunSetting
-
-# -- The interface of engines, which start servers for a live cluster and carry messages to them.
-
-
-class EngineListener(Protocol):
-    """Receives the events of an engine."""
-
-    def server_up(self, server: int, models: Collection[int] | None = None) -> None:
-        """A server is warmed up and takes work, with these models; None: with all of them."""
-        ...
-
-    def server_down(self, server: int) -> None:
-        """A server is gone; the engine starts it again, unless it must leave."""
-        ...
-
-    def server_given_up(self, server: int, reason: str, left: int) -> None:
-        """A server cannot be started; `left` others run or are being started."""
-        ...
-
-    def servers_wait(self, servers: Collection[int]) -> None:
-        """These servers, and no others, are silent because they get no core: the machine is full."""
-        ...
-
-    def server_leaving(self, server: int) -> None:
-        """A server accepts no more work; `server_down` follows when its work is done."""
-        ...
-
-    def received(self, server: int, message: ToGateway) -> None:
-        """A server has sent a message."""
-        ...
-
-
-class Engine(Protocol):
-    """Starts, supervises and stops servers, and carries messages."""
-
-    @property
-    def arena(self) -> InputArena | None:
-        """Memory that the gateway shares with all servers; None if they are on other machines."""
-        ...
-
-    async def start(self, listener: EngineListener) -> None:
-        """Start every server and return when all are ready."""
-        ...
-
-    def send(self, server: int, message: ToServer) -> None:
-        """Send without waiting; messages to a dead server are lost, and `server_down` reports that."""
-        ...
-
-    def peer_address(self, server: int) -> str:
-        """Return the address where other servers fetch this server's activations."""
-        ...
-
-    def kill(self, server: int) -> None:
-        """Kill a server at once, as a fault would."""
-        ...
-
-    def end(self) -> None:
-        """Kill every server at once and clean up, because this process is about to end."""
-        ...
-
-    async def stop(self, *, drain: bool = True) -> None:
-        """Stop every server; with `drain`, after its work is done."""
-        ...
-
-
-@runtime_checkable
-class ModelChanger(Protocol):
-    """An engine whose servers can load other models while they run."""
-
-    def set_models(self, entries: Sequence[ModelEntry], cluster: Cluster) -> None:
-        """Let servers that start from now on begin with these models."""
-        ...
-
-
-@runtime_checkable
-class LoadWatcher(Protocol):
-    """An engine that starts and stops servers by the load."""
-
-    def watch_load(self, load: Callable[[], ReportedLoad]) -> None:
-        """Set the function that returns the current load."""
-        ...
-
+from slimsched.serving.live.memory import SocketFolder
+from slimsched.serving.live.wire import CANNOT_START, FrameConnection, Introduction, Ping, is_same
 
 # -- A process of ours, a server or a front, started and awaited without holding up the event loop.
 #
@@ -145,11 +47,6 @@ class ChildProcess:
         )
         self._ended, self._loop = asyncio.Event(), loop
         Thread(target=self._follow, args=(spec,), name=f"process {self.pid}", daemon=True).start()
-
-    @classmethod
-    async def start(cls, module: str, environment: Mapping[str, str], spec: bytes) -> "ChildProcess":
-        """Start a module that reads this spec from its standard input."""
-        return await asyncio.to_thread(cls, module, environment, spec, asyncio.get_running_loop())
 
     @property
     def pid(self) -> int:
@@ -372,6 +269,16 @@ class Heartbeat:
         return suspected
 
 
+async def beat_forever(beat: Callable[[], None], log: logging.Logger) -> None:
+    """Do this at every beat, also after one that failed."""
+    while True:
+        await asyncio.sleep(BEAT_S)
+        try:
+            beat()
+        except Exception:
+            log.exception("a heartbeat failed; the next one follows")
+
+
 class StartLimit:
     """Counts how long starts take; time in which a starting process gets no core does not count."""
 
@@ -416,465 +323,348 @@ class CoreWaits:
         """Those that wait now."""
         return self._waiting.keys()
 
-    def update(self, waits_s: Mapping[int, float]) -> bool:
-        """Note how long processes have got no core; return whether others wait than before."""
+    def update(self, waits_s: Mapping[int, float]) -> None:
+        """Note how long processes have got no core."""
         before, now = self._waiting, {one: wait_s for one, wait_s in waits_s.items() if wait_s >= FULL_S}
         self._waiting = now
         for one in now.keys() - before.keys():
             text = "%s has waited %.0f s for a core: this machine is full (%s); it is not ended"
-            self._log.warning(text, self._name(one), now[one], load_words())
+            load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+            self._log.warning(text, self._name(one), now[one], load)
         for one in before.keys() - now.keys():
             self._log.info("%s waits for a core no longer, after %.0f s", self._name(one), before[one])
-        return now.keys() != before.keys()
 
 
-def load_words() -> str:
-    """Say how many threads want how many cores."""
-    return f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+# -- The supervisor: one for the servers of an engine, one for the fronts of a gateway.
+
+STOP_LIMIT_S = 3.0
+"""How long processes that have no work left may take to end."""
 
 
-# -- The event logs of one live run, of the gateway and of its servers.
-#
-# Each process writes its own file in the run's folder: the gateway `events.jsonl.gz`, a server
-# `events-server-0.jsonl.gz`, and the same server after a restart `events-server-0#2.jsonl.gz`.
+class _Child:
+    """One child: its present process, and what is known of those before."""
 
-PERIOD_S = 1.0
-"""How often logs are written to disk."""
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.life = 0
+        """Counts the processes, the present one included."""
+        self.process: ChildProcess | None = None
+        self.connection: FrameConnection | None = None
+        """Set from when the process has called until it is gone."""
+        self.began_s: float | None = None
+        """When the process was started, as long as it is not ready."""
+        self.is_ready = self.is_wanted = self.is_given_up = False
+        self.why_ended = ""
+        """Why the supervisor itself ended the process."""
+        self.restarts = Restarts()
+        self.task: asyncio.Task[None] | None = None
 
 
-class RunLog:
-    """An observer that writes the gateway's log, and tells each server where to write its own.
+class Supervisor(ABC):
+    """Keeps child processes running: starts them, knows who calls, ends those that hang, and starts again.
 
-    The gateway may use half of the size limit; the servers share the other half.
+    A child's life: its process is started, with a spec that says who it is and a secret. It calls at the
+    socket in `folder` and introduces itself. It is `ready` when the class that inherits says so. It is ended
+    if it is silent for too long (see `Heartbeat`), takes too long to get ready (`StartLimit`), is stopped
+    while it starts, or closes its connection and goes on. However it ends, the next process follows as
+    `Restarts` says, until the child has to `leave`. Where starts fail again and again before all were ready
+    for the first time, `start_first` raises; later the child is given up, which means that it is tried once
+    a minute.
     """
 
     def __init__(
-        self, folder: Path, setting: RunSetting, servers: int, *, limit_bytes: int | None = None
+        self,
+        kind: str,
+        names: Sequence[str],
+        *,
+        module: str,
+        messages: Any,
+        start_limit_s: float,
+        log: logging.Logger,
     ) -> None:
-        self._folder, self._header = folder, setting.header()
-        half = None if limit_bytes is None else limit_bytes // 2
-        self._server_limit_bytes = 0 if half is None else max(1, half // max(1, servers))
-        self._writer = LogWriter(log_path(folder), self._header, limit_bytes=half)
-        self._said = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the gateway's log reached its limit."""
-        return self._writer.is_full
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the gateway's log on disk."""
-        return self._writer.size_bytes
-
-    def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
-        """Append one entry to the gateway's log."""
-        self._writer.observe(now_s, machine, event, commands)
-
-    def for_server(self, spec: ServerSpec) -> ServerSpec:
-        """Return the spec of a server that writes its own log beside the gateway's."""
-        return replace(
-            spec,
-            log=str(self._folder),
-            log_header=self._header,
-            log_limit_bytes=self._server_limit_bytes,
-        )
-
-    async def keep(self, make_room: Callable[[], None] = lambda: None) -> None:
-        """Every second, write the log to disk and make room; report once when the log is full."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            self._writer.flush()
-            make_room()
-            if self.is_full and not self._said:
-                self._said = True
-                logging.getLogger("slim.log").warning(
-                    "the gateway's event log stops: %s; raise --log-limit to keep more", self._writer.trouble
-                )
-
-    def close(self) -> None:
-        """Close the gateway's log; servers close theirs when they stop."""
-        self._writer.close()
-
-
-def open_server_log(spec: ServerSpec) -> LogWriter | None:
-    """Open the log of a server process; its limit includes the logs from before restarts."""
-    if not spec.log or spec.log_header is None:
-        return None
-    lives = [log_path(Path(spec.log), life_name(spec.name, life)) for life in range(1, spec.life + 1)]
-    limit_bytes = None
-    if spec.log_limit_bytes:
-        limit_bytes = spec.log_limit_bytes - sum(path.stat().st_size for path in lives if path.exists())
-        if limit_bytes <= 0:
-            return None
-    writer = LogWriter(lives[-1], spec.log_header, limit_bytes=limit_bytes)
-    writer.flush()  # a process that is killed at once leaves a log that can be read
-    return writer
-
-
-async def keep_server_log(writer: LogWriter, server: str) -> None:
-    """Every second, write a server's log to disk; report once when it is full."""
-    while not writer.is_full:
-        await asyncio.sleep(PERIOD_S)
-        writer.flush()
-    logging.getLogger("slim.log").warning("the event log of %s stops: %s", server, writer.trouble)
-
-
-log = logging.getLogger("slim.engine")
-
-START_LIMIT_S = 120.0
-"""How long a server may take from its start until it is ready, beside its waits for a core."""
-
-STOP_LIMIT_S = 3.0
-"""How long servers that have no work left may take to end when the engine stops."""
-
-LEAVE_LIMIT_S = 30.0
-"""How long a single server that was told to leave may take to finish its work."""
-
-LOOK_S = 0.01
-SERVER = "slimsched.serving.live.server_main"
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-"""Lets glibc keep a batch's freed memory for the next one, which else pays for every page again."""
-
-KERNELS = 8192
-"""Convolutions that oneDNN caches: 52 keys, about 5 per segment, dozens of batch sizes."""
-
-
-class LocalEngine:
-    """Runs `server_main` for each spec, restarts servers that die or hang, and cleans up after them.
-
-    With `at_first`, only that many servers start at first; others are started and stopped one by one. So many
-    `writers` put inputs into the shared memory: this process, and front processes.
-    """
-
-    def __init__(self, specs: Sequence[ServerSpec], *, at_first: int | None = None, writers: int = 1) -> None:
-        self._folder, self._secret = SocketFolder(), secrets.token_hex(16)
-        root = self._folder.path
-        self.arena = open_arena(writers)
-        self._specs = [
-            msgspec.structs.replace(
-                spec,
-                gateway_socket=str(root / "gateway"),
-                own_socket=str(root / f"server-{spec.index}"),
-                shared_prefix=self._folder.name,
-                arena=str(self.arena.path) if self.arena is not None else "",
-                secret=self._secret,
-            )
-            for spec in specs
-        ]
-        self._processes: dict[int, ChildProcess] = {}
-        self._connections: dict[int, FrameConnection] = {}
-        self._server_by: dict[FrameConnection, int] = {}
-        self._ready = {spec.index: asyncio.Event() for spec in specs}
-        self._restarts = {index: Restarts() for index in self._ready}
-        self._getting_ready: dict[int, float] = {}  # when they were started
-        self._killed: dict[int, str] = {}  # why the engine itself ended a server
-        self._given_up: set[int] = set()
-        self._has_begun = False  # all first servers were ready
-        self._heartbeat, self._core_waits = Heartbeat(self._look), CoreWaits(log, self._title)
-        self._start_limit = StartLimit(START_LIMIT_S, self._look)
-        self._too_late = asyncio.Event()  # a first server was not ready in time
+        """`kind` is the word for a child; they run `module`, and send `messages`."""
+        self.folder, self.secret = SocketFolder(), secrets.token_hex(16)
+        self.socket = str(self.folder.path / "gateway")
+        self._kind, self._module, self._messages = kind, module, messages
+        self._children = [_Child(name) for name in names]
+        self._by_connection: dict[FrameConnection, int] = {}
+        self._start_limit_s, self._log = start_limit_s, log
+        self._heartbeat, self._start_limit = Heartbeat(self._look), StartLimit(start_limit_s, self._look)
+        self._core_waits = CoreWaits(log, self._title)
+        self._first: Sequence[int] = ()
+        self._has_begun = False  # all that were started first were ready
+        self._begun: asyncio.Future[None] | None = None
+        self._server: asyncio.Server | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._supervisors: dict[int, asyncio.Task[None]] = {}
-        self._wanted = set(range(len(specs) if at_first is None else at_first))
-        self._lives = dict.fromkeys(self._ready, 0)
         self._starting: set[asyncio.Task[ChildProcess]] = set()
-        self._stopping = False
-        self._is_needed: Callable[[int], bool] = lambda server: False
+        self.is_stopping = False
 
-    async def start(self, listener: EngineListener) -> None:
-        """Start the first servers and return when they are all ready."""
-        self._listener = listener
-        path = self._specs[0].gateway_socket
-        self._socket = await asyncio.get_running_loop().create_unix_server(
-            lambda: FrameConnection(ToGateway, self._received, self._lost), path
+    @abstractmethod
+    def process_of(self, child: int, life: int) -> tuple[bytes, Mapping[str, str]]:
+        """Return what a process reads from its standard input, and what its environment has besides."""
+
+    @abstractmethod
+    def joined(self, child: int, connection: FrameConnection, message: Any) -> None:
+        """A process of ours has called, and proved who it is."""
+
+    @abstractmethod
+    def received(self, child: int, message: Any) -> None:
+        """A process has sent a message."""
+
+    @abstractmethod
+    def lost(self, child: int) -> None:
+        """A process that had called is gone; another one is started in its place."""
+
+    def given_up(self, child: int, reason: str, left: int) -> None:
+        """Nobody should wait for a child; `left` others run or are being started."""
+        return
+
+    async def start_first(self, first: Sequence[int]) -> None:
+        """Start these children and return when all are ready; raise why one of them never will be."""
+        loop = asyncio.get_running_loop()
+        self._first, self._begun = first, loop.create_future()
+        self._server = await loop.create_unix_server(
+            lambda: FrameConnection(self._messages, self._received, self._lost), self.socket
         )
-        for server in sorted(self._wanted):
-            self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
-        self._beating = asyncio.create_task(self._beat_forever())
-        everyone = asyncio.create_task(self._all_ready())
-        late = asyncio.create_task(self._too_late.wait())
-        try:
-            tasks = [everyone, late, *self._supervisors.values()]
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await self.stop(drain=False)
-            raise
-        finally:
-            late.cancel()
-        if everyone not in done:
-            await self.stop(drain=False)
-            for task in done:
-                task.result()
-            raise SlimError(f"servers were not ready after {START_LIMIT_S:g} s; see their messages above")
+        for child in first:
+            self.begin(child)
+        self._beating = asyncio.create_task(beat_forever(self._beat, self._log))
+        self._look_whether_begun()
+        await self._begun
         self._has_begun = True
 
-    def send(self, server: int, message: ToServer) -> None:
-        """Send without waiting."""
-        connection = self._connections.get(server)
+    def begin(self, index: int) -> bool:
+        """Begin to start a child; return False if its last process has not ended yet."""
+        child = self._children[index]
+        if self.is_stopping or (child.task is not None and not child.task.done()):
+            return False
+        child.is_wanted, child.is_given_up, child.restarts = True, False, Restarts()
+        child.task = asyncio.create_task(self._supervise(index))
+        return True
+
+    def ready(self, index: int) -> None:
+        """A child takes work from now on."""
+        child = self._children[index]
+        if child.began_s is None:
+            return
+        took_s, child.began_s = monotonic() - child.began_s, None
+        child.is_ready, child.is_given_up = True, False
+        self._start_limit.forget(index)
+        child.restarts.ready(monotonic(), took_s)
+        if child.life > 1:
+            self._log.info("%s is back after %.1f s", self._title(index), took_s)
+        self._look_whether_begun()
+
+    def leave(self, index: int) -> None:
+        """Start a child no more once its process has ended."""
+        self._children[index].is_wanted = False
+
+    def send(self, index: int, message: Struct) -> None:
+        """Send without waiting; what is sent to a child that is gone is lost."""
+        connection = self._children[index].connection
         if connection is not None:
             connection.send(message)
 
-    def set_models(self, entries: Sequence[ModelEntry], cluster: Cluster) -> None:
-        """Let servers that start from now on begin with these models."""
-        for place, spec in enumerate(self._specs):
-            profile = cluster.profiles[spec.index]
-            self._specs[place] = msgspec.structs.replace(
-                spec,
-                models=[entry.source for entry in entries],
-                numbers=[entry.number for entry in entries],
-                profiles=[record_of(profile, cluster.models[entry.number]) for entry in entries],
-            )
+    def pid(self, index: int) -> int:
+        """Return the process id of a child."""
+        process = self._children[index].process
+        assert process is not None, f"{self._title(index)} was never started"
+        return process.pid
 
-    def peer_address(self, server: int) -> str:
-        """Return the socket where other servers fetch this server's activations."""
-        return self._specs[server].own_socket
+    def is_connected(self, index: int) -> bool:
+        """Whether a child has called, and is not gone."""
+        return self._children[index].connection is not None
 
-    def pid(self, server: int) -> int:
-        """Return the process id of a server."""
-        return self._processes[server].pid
+    def is_up(self, index: int) -> bool:
+        """Whether a child is connected, and need not leave."""
+        return self.is_connected(index) and self._children[index].is_wanted
 
-    def kill(self, server: int) -> None:
-        """Kill a server at once with SIGKILL."""
-        self._processes[server].kill()
+    @property
+    def waiting(self) -> Collection[int]:
+        """The children that are silent or late because they get no core: the machine is full."""
+        return self._core_waits.waiting
 
-    def is_up(self, server: int) -> bool:
-        """Whether a server accepts work."""
-        return server in self._connections and server in self._wanted
-
-    def start_server(self, server: int) -> bool:
-        """Begin to start a server; return False if its last process has not ended yet."""
-        last = self._supervisors.get(server)
-        if self._stopping or (last is not None and not last.done()):
-            return False
-        self._wanted.add(server)
-        self._given_up.discard(server)
-        self._restarts[server] = Restarts()
-        self._supervisors[server] = asyncio.create_task(self._supervise(self._specs[server]))
-        return True
-
-    def drain_server(self, server: int) -> None:
-        """Let a server finish its work, and stop it once nobody needs its activations."""
-        self._wanted.discard(server)
-        self._listener.server_leaving(server)
-        self._leave(server)
-
-    def _leave(self, server: int) -> None:
-        if self._is_needed(server) and server in self._connections and not self._stopping:
-            asyncio.get_running_loop().call_later(LOOK_S, self._leave, server)
-        else:
-            self.send(server, Drain())
-            self._end_later(server, LEAVE_LIMIT_S, "it was told to leave and did not")
-
-    def watch_need(self, is_needed: Callable[[int], bool]) -> None:
-        """Set the function that tells whether a leaving server is still needed."""
-        self._is_needed = is_needed
-
-    def end(self) -> None:
-        """Kill every server at once and clean up, because this process is about to end."""
-        self._stopping = True
-        for process in self._processes.values():
+    def kill(self, index: int) -> None:
+        """Kill a child's process at once; it is started again."""
+        if (process := self._children[index].process) is not None:
             process.kill()
-        self._folder.remove()
 
-    async def stop(self, *, drain: bool = True) -> None:
-        """Drain or kill every server, and remove sockets and shared memory."""
-        self._stopping = True
-        if self._starting:
-            await asyncio.wait(self._starting)  # so that none is overlooked
-        if drain:
-            for index in self._connections:
-                self.send(index, Drain())
-            await self._all_ended([self._processes[index] for index in self._connections], STOP_LIMIT_S)
-        for process in self._processes.values():
-            process.kill()
-        await self._all_ended(list(self._processes.values()), STOP_LIMIT_S)
-        for task in (*self._supervisors.values(), *([self._beating] if self._beating else [])):
-            task.cancel()
-        self._socket.close()
-        if self.arena is not None:
-            self.arena.close()
-        self._folder.remove()
-
-    async def _all_ended(self, processes: Sequence[ChildProcess], limit_s: float) -> None:
-        if waiting := [asyncio.ensure_future(process.wait()) for process in processes]:
-            await asyncio.wait(waiting, timeout=limit_s)
-
-    async def _all_ready(self) -> None:
-        for server in sorted(self._wanted):
-            await self._ready[server].wait()
-
-    async def _beat_forever(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_S)
-            try:
-                self._beat()
-            except Exception:
-                log.exception("a heartbeat failed; the next one follows")
-
-    def _look(self, server: int) -> Activity:
-        """What the operating system says about a server's process."""
-        return activity_of(self.pid(server))
-
-    def _title(self, server: int) -> str:
-        return f"server {self._specs[server].name}"
-
-    def _beat(self) -> None:
-        """End servers that hang: those that do not answer, and those that do not get ready."""
-        for server in self._heartbeat.beat(self._connections):
-            self._end(server, "it did not answer")
-        late = self._start_limit.beat(list(self._getting_ready))
-        if self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s}):
-            self._listener.servers_wait(self._core_waits.waiting)
-        for server in late:
-            self._end(server, f"it was not ready after {START_LIMIT_S:g} s")
-            if not self._has_begun:
-                self._too_late.set()
-        for server in list(self._getting_ready):
-            if is_stopped(self.pid(server)):
-                self._end(server, "it was stopped while it started")
-
-    def _end(self, server: int, why: str) -> None:
-        """Take a server's work back and kill its process; SIGKILL ends a stopped process too."""
-        process = self._processes.get(server)
-        if process is None or process.has_ended:
-            return
-        self._killed[server] = why
-        if (connection := self._connections.get(server)) is not None:
-            connection.abort()  # what it still sends, if it wakes, reaches nobody
-        self._gone(server)
-        process.kill()
-
-    def _end_later(self, server: int, limit_s: float, why: str) -> None:
-        """Kill a server's process if it still runs after this time."""
-        life = self._lives[server]
+    def end_later(self, index: int, limit_s: float, why: str) -> None:
+        """Kill a child's process if it still runs after this time."""
+        child = self._children[index]
+        life = child.life
 
         def end() -> None:
-            if life == self._lives[server] and not self._stopping:
-                self._end(server, why)
+            if life == child.life and not self.is_stopping:
+                self._end(index, why)
 
         asyncio.get_running_loop().call_later(limit_s, end)
 
-    async def _supervise(self, spec: ServerSpec) -> None:
-        """Keep one server alive until it must leave or is given up."""
-        index = spec.index
-        while not self._stopping and index in self._wanted:
-            self._lives[index] += 1
-            living = msgspec.structs.replace(self._specs[index], life=self._lives[index])
-            starting = asyncio.create_task(self._start_process(living))
+    async def stop_all(self, farewell: Struct | None, within_s: float = STOP_LIMIT_S) -> None:
+        """Send every child a last message and let it end within this time; without one, kill them at once."""
+        self.is_stopping = True
+        if self._starting:
+            await asyncio.wait(self._starting)  # so that none is overlooked
+        if farewell is not None:
+            called = [child for child in self._children if child.connection is not None]
+            for child in called:
+                assert child.connection is not None
+                child.connection.send(farewell)
+            await self._all_ended(called, within_s)
+        self._kill_all()
+        await self._all_ended(self._children, STOP_LIMIT_S)
+        self.end()
+
+    def end(self) -> None:
+        """Kill every child at once and clean up."""
+        self.is_stopping = True
+        self._kill_all()
+        for task in (self._beating, *(child.task for child in self._children)):
+            if task is not None:
+                task.cancel()
+        if self._server is not None:
+            self._server.close()
+        self.folder.remove()
+
+    def _kill_all(self) -> None:
+        for index in range(len(self._children)):
+            self.kill(index)
+
+    async def _all_ended(self, children: Sequence[_Child], limit_s: float) -> None:
+        processes = [child.process for child in children if child.process is not None]
+        if waiting := [asyncio.ensure_future(process.wait()) for process in processes]:
+            await asyncio.wait(waiting, timeout=limit_s)
+
+    def _title(self, index: int) -> str:
+        return f"{self._kind} {self._children[index].name}"
+
+    def _look(self, index: int) -> Activity:
+        return activity_of(self.pid(index))
+
+    def _look_whether_begun(self) -> None:
+        assert self._begun is not None
+        if not self._begun.done() and all(self._children[index].is_ready for index in self._first):
+            self._begun.set_result(None)
+
+    def _fail(self, why: str) -> None:
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_exception(SlimError(why))
+
+    def _beat(self) -> None:
+        """End children that hang: those that do not answer, and those that do not get ready."""
+        connections = {index: connection for connection, index in self._by_connection.items()}
+        for index in self._heartbeat.beat(connections):
+            self._end(index, "it did not answer")
+        starting = [index for index, child in enumerate(self._children) if child.began_s is not None]
+        late = self._start_limit.beat(starting)
+        self._core_waits.update({**self._heartbeat.core_waits_s, **self._start_limit.core_waits_s})
+        for index in late:
+            why = f"it was not ready after {self._start_limit_s:g} s"
+            self._end(index, why)
+            if not self._has_begun:
+                self._fail(f"{self._title(index)} was ended: {why}; see its messages above")
+        for index in starting:
+            if is_stopped(self.pid(index)):
+                self._end(index, "it was stopped while it started")
+
+    def _end(self, index: int, why: str) -> None:
+        """Take a child's work back and kill its process; SIGKILL ends a stopped process too."""
+        child = self._children[index]
+        if child.process is None or child.process.has_ended:
+            return
+        child.why_ended = why
+        if child.connection is not None:
+            child.connection.abort()  # what it still sends, if it wakes, reaches nobody
+        self._gone(index)
+        child.process.kill()
+
+    async def _supervise(self, index: int) -> None:
+        """Keep one child running until it must leave."""
+        child = self._children[index]
+        while not self.is_stopping and child.is_wanted:
+            child.life += 1
+            starting = asyncio.create_task(self._start_process(index))
             self._starting.add(starting)
             starting.add_done_callback(self._starting.discard)
             process = await asyncio.shield(starting)
             code = await process.wait()
-            if self._stopping:
+            if self.is_stopping:
                 return
-            self._getting_ready.pop(index, None)
-            if self._has_begun:  # else all starts of a server together have this limit
+            child.began_s = None
+            if self._has_begun:  # else all starts of a child together have this limit
                 self._start_limit.forget(index)
             self._gone(index)
             if code == CANNOT_START and not self._has_begun:
-                raise SlimError(f"server {spec.name} cannot start; see its message above")
-            why = self._killed.pop(index, "") or _ending(code)
-            if index not in self._wanted:
+                self._fail(f"{self._title(index)} cannot start; see its message above")
                 return
-            wait_s = self._restarts[index].ended(monotonic())
-            if self._restarts[index].is_given_up and index not in self._given_up:
-                self._give_up(spec, why)
-            log.warning("server %s ended: %s; %s", spec.name, why, self._restarts[index].outlook(wait_s))
+            why, child.why_ended = child.why_ended or _ending(code), ""
+            if not child.is_wanted:
+                return
+            wait_s = child.restarts.ended(monotonic())
+            if child.restarts.is_given_up and not child.is_given_up:
+                times = f"{child.name} ended {FAILED_STARTS} times before it was ready ({why})"
+                if not self._has_begun:
+                    self._fail(f"{times}; see its messages above")
+                    return
+                child.is_given_up, reason = True, f"{times} and was given up"
+                self._log.error("%s %s", self._kind, reason)
+                left = sum(one.is_wanted and not one.is_given_up for one in self._children)
+                self.given_up(index, reason, left)
+            self._log.warning("%s ended: %s; %s", self._title(index), why, child.restarts.outlook(wait_s))
             await asyncio.sleep(wait_s)
 
-    def _give_up(self, spec: ServerSpec, why: str) -> None:
-        """Say that nobody should wait for a server, and why; it is still tried from time to time."""
-        times = f"{spec.name} ended {FAILED_STARTS} times before it was ready ({why})"
-        if not self._has_begun:
-            raise SlimError(f"{times}; see its messages above")
-        reason = f"{times} and was given up"
-        log.error("server %s", reason)
-        self._given_up.add(spec.index)
-        self._listener.server_given_up(spec.index, reason, len(self._wanted - self._given_up))
-
-    async def _start_process(self, spec: ServerSpec) -> ChildProcess:
-        environment = {**os.environ, **_environment(spec)}
-        process = await ChildProcess.start(SERVER, environment, msgspec.json.encode(spec))
-        self._processes[spec.index] = process
-        self._getting_ready[spec.index] = monotonic()
+    async def _start_process(self, index: int) -> ChildProcess:
+        child = self._children[index]
+        spec, environment = self.process_of(index, child.life)
+        environment, loop = {**os.environ, **environment}, asyncio.get_running_loop()
+        process = await asyncio.to_thread(ChildProcess, self._module, environment, spec, loop)
+        child.process, child.began_s = process, monotonic()
+        if self.is_stopping:
+            process.kill()
         return process
 
-    def _received(self, connection: FrameConnection, message: ToGateway) -> None:
-        """Handle a server's message; the first one says that it is ready, and proves who it is."""
-        if (server := self._server_of(connection)) is not None:
-            self._listener.received(server, message)
-        elif isinstance(message, Ready) and self._is_ours(message):
-            if not self._stopping:
-                self._welcome(connection, message)
+    def _received(self, connection: FrameConnection, message: Any) -> None:
+        """Take a child's message; the first one says who it is, and proves it."""
+        if (index := self._by_connection.get(connection)) is not None:
+            self.received(index, message)
+        elif isinstance(message, Introduction) and self._is_ours(message):
+            if not self.is_stopping:
+                self._children[message.index].connection = connection
+                self._by_connection[connection] = message.index
+                self.joined(message.index, connection, message)
         else:
-            log.warning("someone who is none of the servers called at the gateway's socket; it is ignored")
+            self._log.warning(
+                "someone who is no %s of ours called at the gateway's socket; it is ignored", self._kind
+            )
             connection.abort()
 
-    def _is_ours(self, ready: Ready) -> bool:
-        """Whether this comes from the server's present process: nobody else knows the secret."""
-        knows = hmac.compare_digest(ready.secret.encode(), self._secret.encode())
-        return knows and ready.server in self._getting_ready and ready.life == self._lives[ready.server]
-
-    def _welcome(self, connection: FrameConnection, ready: Ready) -> None:
-        """A server is ready: give it work from now on."""
-        server, took_s = ready.server, monotonic() - self._getting_ready.pop(ready.server)
-        self._connections[server] = connection
-        self._server_by[connection] = server
-        self._ready[server].set()
-        self._given_up.discard(server)
-        self._start_limit.forget(server)
-        self._restarts[server].ready(monotonic(), took_s)
-        if ready.life > 1:
-            log.info("server %s is back after %.1f s", self._specs[server].name, took_s)
-        self._listener.server_up(server, ready.models)
+    def _is_ours(self, said: Introduction) -> bool:
+        """Whether this comes from the child's present process: nobody else knows the secret."""
+        if not is_same(said.secret, self.secret):
+            return False
+        child = self._children[said.index] if 0 <= said.index < len(self._children) else None
+        return (
+            child is not None
+            and child.life == said.life
+            and child.began_s is not None
+            and child.connection is None
+        )
 
     def _lost(self, connection: FrameConnection) -> None:
-        """A connection is closed, so its server is gone."""
-        if (server := self._server_of(connection)) is not None:
-            self._gone(server)
-            self._end_later(server, STOP_LIMIT_S, "it closed its connection and did not end")
+        """A connection is closed, so its process is gone."""
+        if (index := self._by_connection.get(connection)) is not None:
+            self._gone(index)
+            self.end_later(index, STOP_LIMIT_S, "it closed its connection and did not end")
 
-    def _server_of(self, connection: FrameConnection) -> int | None:
-        return self._server_by.get(connection)
-
-    def _gone(self, server: int) -> None:
-        """Report once that a server is down."""
-        if (connection := self._connections.pop(server, None)) is not None:
-            del self._server_by[connection]
-        if self._ready[server].is_set():
-            self._ready[server].clear()
-            if not self._stopping:
-                self._listener.server_down(server)
-
-
-def _environment(spec: ServerSpec) -> dict[str, str]:
-    """Return the environment: threads, size of oneDNN's kernel cache, GPU and its MPS share."""
-    threads = str(spec.host.threads)
-    found = {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(KERNELS),
-        **KEEP_MEMORY,
-    }
-    if spec.host.kind == "cuda":
-        found |= {
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(spec.host.mps_percentage),
-            "CUDA_VISIBLE_DEVICES": str(spec.host.gpu),
-        }
-    return found
+    def _gone(self, index: int) -> None:
+        child = self._children[index]
+        if (connection := child.connection) is not None:
+            del self._by_connection[connection]
+            child.connection, child.is_ready = None, False
+            self.lost(index)
 
 
 def _ending(code: int) -> str:
-    """Say in words how a process ended."""
     if code >= 0:
         return f"exit code {code}"
     try:

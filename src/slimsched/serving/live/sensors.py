@@ -1,7 +1,4 @@
-"""Power, utilization and memory of a device, each from the best source available.
-
-Power and energy of a device, from the best source available.
-"""
+"""Power, utilization and memory of a device, each from the best source available."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +9,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from slimsched.serving.domain.cluster import Host
-from slimsched.serving.scheduler.messages import TelemetrySampled
+from slimsched.serving.scheduler.scheduler import TelemetrySampled
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -23,21 +20,18 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 class PowerMeter(Protocol):
-    """A source of energy readings; `error` is their relative error."""
+    """A source of energy readings."""
 
     source: str
-    error: float
 
     def read(self, active_j: float) -> Reading:
         """Return the energy so far; `active_j`, for modelled meters, is the energy above idle by profile."""
-        ...
 
 
 class NvmlCounter:
     """The GPU's own energy counter (Volta and newer), in millijoules, updated about every 100 ms."""
 
     source = "NVML energy counter"
-    error = 0.05
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -53,7 +47,6 @@ class NvmlPolled:
     """For GPUs without a counter: integrates the power that it polls at each reading."""
 
     source = "NVML power, polled and integrated"
-    error = 0.15
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -72,7 +65,6 @@ class Rapl:
     """The processor package's energy counter; all processes of the host share it."""
 
     source = "RAPL package counter (whole host)"
-    error = 0.1
 
     def __init__(self, domains: list[Path]) -> None:
         self._domains = domains
@@ -92,26 +84,20 @@ class Rapl:
         return [int((domain / "energy_uj").read_text()) for domain in self._domains]
 
 
+SHARED_GPU = "profile measured with the NVML energy counter (GPU shared under MPS)"
+"""Servers share a GPU under MPS: its counter cannot tell them apart, a profile can."""
+
+
 class Modelled:
     """For devices without sensors: idle power over time, plus the energy of batches by profile."""
 
-    source = "modelled: idle power + profile"
-    error = 0.5
-
-    def __init__(self, idle_w: float) -> None:
-        self._idle_w, self._zero_s = idle_w, monotonic()
+    def __init__(self, idle_w: float, source: str = "modelled: idle power + profile") -> None:
+        self.source, self._idle_w, self._zero_s = source, idle_w, monotonic()
 
     def read(self, active_j: float) -> Reading:
         """Return idle power over time plus active energy by profile."""
         now_s = monotonic()
         return Reading(at_s=now_s, energy_j=self._idle_w * (now_s - self._zero_s) + active_j)
-
-
-class SharedGpu(Modelled):
-    """For a GPU that servers share under MPS: its counter cannot tell them apart, a profile can."""
-
-    source = "profile measured with the NVML energy counter (GPU shared under MPS)"
-    error = 0.2
 
 
 def mps_is_running() -> bool:
@@ -123,7 +109,7 @@ def mps_is_running() -> bool:
 def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
     """Open the best meter for 'cuda' or 'cpu': counter, polled, RAPL or modelled, in this order."""
     if kind == "cuda" and mps_is_running():
-        return SharedGpu(idle_w)
+        return Modelled(idle_w, SHARED_GPU)
     if kind == "cuda" and (meter := open_nvml(index)) is not None:
         return meter
     if kind == "cpu":
@@ -158,9 +144,8 @@ def _readable(domain: Path) -> bool:
 # -- Utilization and memory of a server's device, asked of NVML or of the operating system.
 #
 # Each figure comes with its source, because they differ in what they count. NVML's utilization is the share
-# of
-# time in which any kernel ran on the GPU, whoever started it. A CPU server counts the time of its own process
-# on its cores. Memory is what the server holds beyond what it held with nothing loaded.
+# of time in which any kernel ran on the GPU, whoever started it. A CPU server counts the time of its own
+# process on its cores. Memory is what the server holds beyond what it held with nothing loaded.
 
 PROC = Path("/proc")
 BY_PROFILE = "modelled: sum of profiles"
@@ -195,7 +180,6 @@ class DeviceSensor(Protocol):
 
     def read(self) -> DeviceReading:
         """Read the sensors; utilization is that since the last reading, or of the latest period."""
-        ...
 
 
 class NoSensor:
@@ -291,11 +275,7 @@ def open_sensor(sensors: Sensors, host: Host) -> DeviceSensor:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(host.gpu)
         sensor = NvmlSensor(
-            pynvml,
-            handle,
-            pid=os.getpid(),
-            shared=mps_is_running(),
-            allocated=torch.cuda.memory_reserved,
+            pynvml, handle, pid=os.getpid(), shared=mps_is_running(), allocated=torch.cuda.memory_reserved
         )
         sensor.read()
     except Exception:  # no NVML here, or one that lacks a call: its own error class is not known without it

@@ -5,21 +5,39 @@ run is reported to the gateway, and activations wait here for the next segment.
 """
 
 import asyncio
+import gc
+import os
+import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Protocol, assert_never
+from typing import assert_never
 
+import msgspec
 import torch
 
 from slimsched.core.clock import Wake, WakeAt
-from slimsched.core.log import Observer
-from slimsched.models.elastic import AS_IS, DTYPES, ModelError, RunOptions, Tensors, read_run_options
-from slimsched.serving.domain.cluster import Instance, ServerSnapshot, life_name
+from slimsched.core.config import SlimError
+from slimsched.core.log import LogWriter, Observer, log_path
+from slimsched.core.statistics import Fading, follow
+from slimsched.models.cache import cache_folder, write_kept
+from slimsched.models.elastic import (
+    AS_IS,
+    DTYPES,
+    PRECISIONS,
+    ModelError,
+    RunOptions,
+    Tensors,
+    read_run_options,
+)
+from slimsched.models.package import PROFILES, is_trained
+from slimsched.serving.domain.cluster import Host, Instance, ServerSnapshot, life_name
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
-from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.profile import AT_START, SLOWED, Profile, ProfileRecord
 from slimsched.serving.domain.request import Batch, Block, DropReason, Key, RequestsCancelled, ids_of
 from slimsched.serving.gateway.messages import (
     BlockDropped,
@@ -29,41 +47,20 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
+from slimsched.serving.live import wire
 from slimsched.serving.live.batches import ActivationStore, BatchRun, Lanes, OverlappingLanes
-from slimsched.serving.live.executor import CpuExecutor, Executor, HostedModel, OverlappingExecutor
+from slimsched.serving.live.executor import CpuExecutor, Executor, HostedModel, fits
 from slimsched.serving.live.memory import ArenaReader
-from slimsched.serving.live.peers import UnixPeers
-from slimsched.serving.live.sensors import DeviceReading, DeviceSensor, NoSensor, PowerMeter, Reading
-from slimsched.serving.live.wire import (
-    BatchDone,
-    Drain,
-    HostModel,
-    InputPiece,
-    ModelHosted,
-    Ping,
-    Pong,
-    ServerSpec,
-    TakeBlock,
-    ToGateway,
-    ToServer,
-    UnhostModel,
+from slimsched.serving.live.peers import PeerLinks, UnixPeers
+from slimsched.serving.live.sensors import (
+    DeviceSensor,
+    NoSensor,
+    PowerMeter,
+    open_meter,
+    open_sensor,
 )
-from slimsched.serving.scenario.files import load_elastic, read_model
-from slimsched.serving.scheduler.messages import (
-    BatchFinished,
-    BlockArrived,
-    Command,
-    DropBlock,
-    Event,
-    InstanceLoaded,
-    InstanceUnloaded,
-    LoadInstance,
-    RunBatch,
-    Started,
-    TelemetrySampled,
-    UnloadInstance,
-)
-from slimsched.serving.scheduler.scheduler import GreedyScheduler
+from slimsched.serving.scenario.files import kept_profile, load_elastic, read_model
+from slimsched.serving.scheduler import scheduler
 
 # -- Warm-up: runs everything once before a server reports ready, so that no request pays for it.
 
@@ -97,27 +94,9 @@ def touch(executor: Executor, models: Sequence[ServedModel], loaded: Sequence[In
     """
     for model in models:
         for key in model.keys.values():
-            if any(_fits(one, key.place, nested=model.spec.nested) for one in loaded):
+            if any(fits(one, key, nested=model.spec.nested) for one in loaded):
                 executor.run(key, executor.example(key, 1))
-    if isinstance(executor, OverlappingExecutor):
-        executor.prepare_plans()
-
-
-def _fits(instance: Instance, place: tuple[int, int, int], *, nested: bool) -> bool:
-    model, segment, choice = place
-    same = (instance.model, instance.segment) == (model, segment)
-    return same and (instance.choice == choice or (nested and instance.choice > choice))
-
-
-# -- The interface for fetching activations from other servers.
-
-
-class Peers(Protocol):
-    """Moves activations from server to server, never through the gateway."""
-
-    async def fetch(self, peer: str, requests: Sequence[int]) -> Tensors | None:
-        """Fetch activations from the server at `peer`; None if it does not have all of them."""
-        ...
+    executor.prepare_plans()
 
 
 # -- Chooses executor and peers by the kind of device that a server uses.
@@ -126,7 +105,7 @@ SWITCH_S = 0.0005
 """Python's thread switch interval for CUDA servers: a batch is shorter than the default of 5 ms."""
 
 
-def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
+def read_models(spec: wire.ServerSpec) -> tuple[list[ServedModel], Profile]:
     """Return the models of a server in order, and one profile of them all."""
     numbers = spec.numbers or range(len(spec.models))
     models = [
@@ -137,118 +116,208 @@ def read_models(spec: ServerSpec) -> tuple[list[ServedModel], Profile]:
     return models, Profile.joined(parts)
 
 
-def host_models(models: Sequence[ServedModel], device: torch.device) -> list[HostedModel]:
-    """Load the code and weights of models onto a device."""
-    return [HostedModel(model, load_elastic(model), device, _options(model, device)) for model in models]
+def host_models(
+    models: Sequence[ServedModel], device: torch.device, precision: str = "", profiles: Sequence[str] = ()
+) -> list[HostedModel]:
+    """Load the code and weights of models onto a device.
+
+    With a precision, models run as they did when their profiles on the device were measured.
+    """
+    options = [own_options(model, device.type) for model in models]
+    for at, (model, name) in enumerate(zip(models, profiles, strict=False) if precision else ()):
+        if options[at] is None:
+            kept = kept_profile(name.partition(SLOWED)[0], model)
+            is_last = kept is not None and kept.device.get("channels_last") == "yes"
+            options[at] = RunOptions(precision=PRECISIONS[precision], channels_last=is_last)
+    return [
+        HostedModel(model, load_elastic(model), device, chosen or AS_IS)
+        for model, chosen in zip(models, options, strict=True)
+    ]
 
 
-def _options(model: ServedModel, device: torch.device) -> RunOptions:
-    return read_run_options(Path(model.folder), device.type) if model.folder else AS_IS
+def own_options(model: ServedModel, kind: str) -> RunOptions | None:
+    """Return how a model wants to run on this kind of device; None if that is open."""
+    options = read_run_options(Path(model.folder), kind) if model.folder else AS_IS
+    is_open = options == AS_IS and model.folder and not is_trained(Path(model.folder))
+    return None if is_open else options
 
 
-def make_executor(spec: ServerSpec, models: Sequence[ServedModel]) -> Executor:
+def make_executor(spec: wire.ServerSpec, models: Sequence[ServedModel]) -> Executor:
     """Make the executor of this server; it sees only the GPU it may use."""
+    names = [record.name for record in spec.profiles]
     if spec.host.kind == "cpu":
-        hosted = host_models(models, torch.device("cpu"))
+        hosted = host_models(models, torch.device("cpu"), spec.host.precision, names)
         return CpuExecutor(hosted, threads=spec.host.threads, speed=spec.host.speed)
     from slimsched.serving.live.cuda import CudaExecutor, cuda_device
 
     sys.setswitchinterval(SWITCH_S)
-    return CudaExecutor(host_models(models, cuda_device()), batch_limit=spec.scheduler.batch_limit)
+    hosted = host_models(models, cuda_device(), spec.host.precision, names)
+    return CudaExecutor(hosted, batch_limit=spec.scheduler.batch_limit)
 
 
-def make_arena(spec: ServerSpec) -> ArenaReader | None:
-    """Open the memory that holds large inputs; a GPU copies straight out of it."""
-    if not spec.arena:
-        return None
-    if spec.host.kind == "cpu":
-        return ArenaReader(Path(spec.arena))
-    from slimsched.serving.live.cuda import PinnedArena
+def make_links(start: wire.ServerStart) -> tuple[UnixPeers, ArenaReader | None]:
+    """Open what processes share: activations of other servers, and the memory that holds large inputs.
 
-    return PinnedArena(Path(spec.arena))
+    GPU servers hand over CUDA handles, and a GPU copies inputs straight out of that memory.
+    """
+    arena = Path(start.arena) if start.arena else None
+    if start.spec.host.kind == "cpu":
+        return UnixPeers(start.shared_prefix, start.secret), None if arena is None else ArenaReader(arena)
+    from slimsched.serving.live.cuda import CudaPeers, PinnedArena
+
+    peers = CudaPeers(start.shared_prefix, start.secret, torch.device("cuda", 0))
+    return peers, None if arena is None else PinnedArena(arena)
 
 
-def make_peers(spec: ServerSpec) -> UnixPeers:
-    """Use shared memory between CPU servers, CUDA handles between GPU servers."""
-    if spec.host.kind == "cpu":
-        return UnixPeers(spec.shared_prefix, spec.secret)
-    from slimsched.serving.live.cuda import CudaPeers
+# -- What batches really cost in service, for profiles that were measured in seconds when serving began.
 
-    return CudaPeers(spec.shared_prefix, spec.secret, torch.device("cuda", 0))
+LEAST_BATCHES = 20
+"""So many batches of a key and a size must have run before the profile is changed."""
+
+COST_SHARE = 0.05
+"""The mean follows the last twenty batches."""
+
+MOST_CHANGE = 2.0
+"""One run changes a latency by at most this factor, up or down."""
+
+
+class RealCosts:
+    """How many times as long as by profile batches took that had the device to themselves."""
+
+    def __init__(self) -> None:
+        self._means: dict[tuple[Key, int], Fading] = {}
+        self._counts: Counter[tuple[Key, int]] = Counter()
+        self._ended_s = 0.0
+
+    def note(self, batch: Batch, run: BatchRun, profile: Profile, *, is_last: bool) -> None:
+        """Note a batch that has just ended; `is_last` if none runs now."""
+        was_alone = is_last and run.began_s >= self._ended_s and not run.failed
+        self._ended_s = monotonic()
+        if not was_alone or not profile.source.startswith(AT_START):
+            return
+        legs, whole = batch.key.legs, run.busy_s / profile.latency_s(batch.key, batch.size)
+        size = min(profile.batches, key=lambda one: max(one / batch.size, batch.size / one))
+        if not size <= 2 * batch.size <= 4 * size:
+            return  # it says little about any size of the profile
+        for at, leg in enumerate(legs):
+            alone_s = profile.latency_s(leg, batch.size)
+            ratio = run.legs_s[at] / alone_s if len(run.legs_s) == len(legs) else whole
+            self._means.setdefault((leg, size), Fading(share=COST_SHARE)).note(ratio)
+            self._counts[leg, size] += 1
+
+    def merged(self, model: ServedModel, profile: Profile, speed: float) -> ProfileRecord | None:
+        """Return what the cache has with what was seen here; None if there is nothing to change."""
+        kept = kept_profile(profile.name.partition(SLOWED)[0], model)
+        often = [cell for cell, count in self._counts.items() if count >= LEAST_BATCHES]
+        if kept is None or kept.batches != profile.batches or kept.concurrency != profile.concurrency:
+            return None
+        latency_s, steps = [[[*row] for row in rows] for rows in kept.latency_s], kept.steps
+        for key, size in (cell for cell in often if cell[0].model == model.number):
+            ratio, at = self._means[key, size].mean, kept.batches.index(size)
+            ratio = speed * min(MOST_CHANGE, max(1 / MOST_CHANGE, ratio))
+            for row, before in zip(
+                latency_s[steps.index(key.step)], profile.latency_table_s[key], strict=True
+            ):
+                row[at] = ratio * before[at]
+        return None if latency_s == kept.latency_s else msgspec.structs.replace(kept, latency_s=latency_s)
 
 
 LOOK_S = 0.005
 
 
 class LiveServer:
-    """Passes events to a GreedyScheduler and turns its commands into work on a device."""
+    """Passes events to a `GreedyScheduler` and turns its commands into work on a device.
+
+    A block comes with its inputs, or they are read from the arena, or fetched from the server that ran the
+    segment before. Once they are in the store, the scheduler hears `BlockArrived`. What it commands runs in
+    lanes, which are threads beside the event loop: batches, loading and unloading of instances. When a lane
+    is done, the scheduler hears of it first, so that the lane gets its next work, and then the gateway. The
+    result of a segment stays in the store until the next one is run here, or another server fetches it.
+
+    Every event passes through `handle`: scheduler, observers, commands, in that order. Everything happens in
+    the event loop but what runs in lanes, reading sensors, and preparing another model.
+    """
 
     def __init__(
         self,
-        spec: ServerSpec,
+        spec: wire.ServerSpec,
         models: Sequence[ServedModel],
         profile: Profile,
         executor: Executor,
         meter: PowerMeter,
-        peers: Peers,
-        tell: Callable[[ToGateway], None],
+        peers: PeerLinks,
+        tell: Callable[[wire.ToGateway], None],
+        *,
+        clock_zero_s: float,
+        life: int = 1,
         observers: Sequence[Observer] = (),
         sensor: DeviceSensor | None = None,
+        arena: ArenaReader | None = None,
     ) -> None:
+        """`tell` takes what goes to the gateway; the clock began at `clock_zero_s` of the host's."""
         self._known = {model.number: (model, profile.part(model.number)) for model in models}
+        """All models that were ever served here, each with its profile on this device."""
         self._retired: set[int] = set()
-        self._hosted = set(self._known)  # models whose code and weights are here
-        self.scheduler = GreedyScheduler(
+        """Models that nobody asks for any more; what is loaded of them goes when it is idle."""
+        self._hosted = set(self._known)
+        """Models whose code and weights are in this process."""
+        self.scheduler = scheduler.GreedyScheduler(
             spec.scheduler, profile, models, find=lambda entry: self._known[entry.number]
         )
         self.drained = asyncio.Event()
-        self._machine = life_name(spec.name, spec.life)
+        """Set once nothing is queued or running, after `Drain`."""
+        self._machine = life_name(spec.name, life)
         self._spec, self._executor, self._meter = spec, executor, meter
         self._sensor = sensor or NoSensor()
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()
-        overlaps = isinstance(executor, OverlappingExecutor)
-        self._lanes = (OverlappingLanes if overlaps else Lanes)(executor.lanes, self._failed)
+        self._lanes = (OverlappingLanes if executor.overlaps else Lanes)(executor.lanes, self._failed)
         self._store = ActivationStore()
-        self._arena = make_arena(spec)
-        self._arrived_s: dict[int, float] = {}  # by example, on the host's clock
+        self._arena, self._zero_s = arena, clock_zero_s
+        self._arrived_s: dict[int, float] = {}
+        """When each example arrived that is queued or running here, on the host's clock."""
         self._draining = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._busy_s = 0.0  # lane seconds since the last sample
-        self._active_j = 0.0  # by profile, since the start
-        self._correction = 1.0  # measured over modelled active energy
+        """Fetches from other servers, and models being loaded."""
+        self._busy_s = 0.0
+        """Seconds that lanes ran batches since the last sample."""
+        self._active_j = self._last_active_j = 0.0
+        """Energy above idle since the start by profile: now, and at the last sample."""
+        self._costs = RealCosts()
+        self._correction = follow(1.0, 0.2)
+        """How much energy above idle batches take, measured over profiled."""
         self._last = meter.read(0.0)
-        self._last_active_j = 0.0
 
     @property
     def now_s(self) -> float:
         """Seconds on the clock that all servers and the gateway share."""
-        return monotonic() - self._spec.clock_zero_s
+        return monotonic() - self._zero_s
 
     async def start(self) -> None:
         """Load what shall always be loaded, and return when it is."""
         entries = zip(self._spec.numbers, self._spec.models, strict=False)  # no numbers: as at the start
-        self.handle(Started(models=tuple(ModelEntry(number=n, source=source) for n, source in entries)))
+        models = tuple(ModelEntry(number=number, source=source) for number, source in entries)
+        self.handle(scheduler.Started(models=models))
         while self._lanes.under_way:
             await asyncio.sleep(0.001)
 
-    def receive(self, message: ToServer) -> None:
+    def receive(self, message: wire.ToServer) -> None:
         """Handle a message from the gateway."""
         match message:
-            case TakeBlock():
+            case wire.TakeBlock():
                 self._take(message)
             case Forget(requests=requests):
                 self._store.forget(requests)
             case RecallRequests(requests=requests):
                 self.handle(RequestsCancelled(requests=requests))
-            case Ping():
-                self._tell(Pong())
-            case HostModel():
+            case wire.Ping():
+                self._tell(wire.Pong())
+            case wire.HostModel():
                 self._spawn(self._host(message))
-            case UnhostModel(number=number):
+            case wire.UnhostModel(number=number):
                 self._unhost(number)
-            case Drain():
+            case wire.Drain():
                 self._draining = True
                 self._check_drained()
             case _:
@@ -259,7 +328,7 @@ class LiveServer:
         """The numbers of the models that are served here."""
         return [number for number in self.scheduler.models if number not in self._retired]
 
-    async def _host(self, message: HostModel) -> None:
+    async def _host(self, message: wire.HostModel) -> None:
         """Load a model beside the others, warm it up, and say so; or say what is wrong with it."""
         entry, error = message.entry, ""
         try:
@@ -270,20 +339,21 @@ class LiveServer:
             self.handle(ModelsChanged(added=(entry,)))
             while not self.scheduler.is_warm(entry.number):
                 await asyncio.sleep(LOOK_S)
-            loaded = [instance for instance, _ in self.scheduler.fleet.of_model(entry.number)]
+            loaded = [instance for instance, _ in self.scheduler.instances.of_model(entry.number)]
             await asyncio.to_thread(touch, self._executor, [served], loaded)
         except Exception as problem:
             error = str(problem) or type(problem).__name__
             self._unhost(entry.number)
-        self._tell(ModelHosted(server=self._spec.index, number=entry.number, error=error))
+        self._tell(wire.ModelHosted(server=self._spec.index, number=entry.number, error=error))
 
-    def _prepare(self, message: HostModel) -> tuple[ServedModel, Profile]:
+    def _prepare(self, message: wire.HostModel) -> tuple[ServedModel, Profile]:
         """Read a model, run every part of it once and warm it up; in a thread of its own."""
         entry = message.entry
         try:
             served = read_model(entry.source, rated=False).numbered(entry.number, weight=entry.weight)
             self._hosted.add(entry.number)
-            (hosted,) = host_models([served], self._executor.device)
+            precision, name = self._spec.host.precision, message.profile.name
+            (hosted,) = host_models([served], self._executor.device, precision, [name])
             self._executor.host(hosted)
             warm_up(self._executor, [served], self._spec.scheduler.batch_limit)
             return served, message.profile.profile(served)
@@ -301,7 +371,7 @@ class LiveServer:
     def _release(self) -> None:
         """Let the code and weights go of models of which nothing is loaded any more."""
         for number in self._retired & self._hosted:
-            if number not in self.scheduler.models or not self.scheduler.fleet.of_model(number):
+            if number not in self.scheduler.models or not self.scheduler.instances.of_model(number):
                 self._hosted.discard(number)
                 self._executor.release(number)
 
@@ -324,7 +394,8 @@ class LiveServer:
             began_s = monotonic()
             await asyncio.sleep(period_s)
             active_j = self._active_j
-            reading, device = await asyncio.to_thread(self._read_sensors, active_j)
+            reading = await asyncio.to_thread(self._meter.read, active_j)  # sensors may take milliseconds
+            device = await asyncio.to_thread(self._sensor.read)
             passed_s = max(1e-6, reading.at_s - self._last.at_s)
             power_w = (reading.energy_j - self._last.energy_j) / passed_s
             self._attribute(
@@ -333,30 +404,29 @@ class LiveServer:
             self._last = reading
             busy = min(1.0, self._busy_s / ((monotonic() - began_s) * self._executor.lanes))
             self._busy_s = 0.0
-            sample = device.sampled(busy, power_w, self.scheduler.fleet.memory_bytes)
+            sample = device.sampled(busy, power_w, self.scheduler.instances.memory_bytes)
             self.handle(sample)
             self._tell(TelemetryReceived(server=self._spec.index, snapshot=self._snapshot(sample)))
 
-    def _read_sensors(self, active_j: float) -> tuple[Reading, DeviceReading]:
-        """Read all sensors; they may take some milliseconds, so this runs in a thread."""
-        return self._meter.read(active_j), self._sensor.read()
-
-    def _snapshot(self, sample: TelemetrySampled) -> ServerSnapshot:
+    def _snapshot(self, sample: scheduler.TelemetrySampled) -> ServerSnapshot:
         return ServerSnapshot(
             taken_s=self.now_s,
             utilization=sample.utilization,
             power_w=sample.power_w,
             vram_bytes=sample.vram_bytes,
             queued=self.scheduler.queued_by_segment(),
-            instances=len(self.scheduler.fleet),
+            instances=len(self.scheduler.instances),
             power_source=self._meter.source,
             utilization_source=self._sensor.utilization_source,
             memory_source=self._sensor.memory_source,
-            waiting={self._key_text(key): why for key, why in self.scheduler.explain().items()},
-            refused=dict(self.scheduler.room.refused),
+            waiting={
+                self.scheduler.models[key.model].key_text(key): why
+                for key, why in self.scheduler.explain().items()
+            },
+            refused=dict(self.scheduler.load_gate.refused),
         )
 
-    def handle(self, event: Event) -> None:
+    def handle(self, event: scheduler.Event) -> None:
         """Pass one event to the scheduler, show observers its decisions, then carry them out."""
         now_s = self.now_s
         commands = self.scheduler.handle(event, now_s=now_s)
@@ -365,17 +435,17 @@ class LiveServer:
         for command in commands:
             self._carry_out(command)
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: scheduler.Command) -> None:
         match command:
-            case RunBatch(batch=batch):
+            case scheduler.RunBatch(batch=batch):
                 self._lanes.run_batch(self._executor, self._store, batch, partial(self._ran, batch))
-            case LoadInstance(instance=instance):
+            case scheduler.LoadInstance(instance=instance):
                 self._lanes.run(partial(self._executor.load, instance), partial(self._loaded, instance.id))
-            case UnloadInstance(instance=instance_id):
+            case scheduler.UnloadInstance(instance=instance_id):
                 self._lanes.run(
                     partial(self._executor.unload, instance_id), partial(self._unloaded, instance_id)
                 )
-            case DropBlock(block=block, reason=reason):
+            case scheduler.DropBlock(block=block, reason=reason):
                 self._store.forget(ids_of(block.requests))
                 self._waited_s(block, 0.0)
                 self._tell(BlockDropped(server=self._spec.index, block=block, reason=reason))
@@ -384,10 +454,7 @@ class LiveServer:
             case _:
                 assert_never(command)
 
-    def _key_text(self, key: Key) -> str:
-        return self.scheduler.models[key.model].key_text(key)
-
-    def _take(self, message: TakeBlock) -> None:
+    def _take(self, message: wire.TakeBlock) -> None:
         """Store a block's inputs, or fetch its activations, then pass the block to the scheduler."""
         block = message.block
         ids = ids_of(block.requests)
@@ -409,7 +476,7 @@ class LiveServer:
             for raw, one in zip(raws, specs, strict=True)
         )
 
-    def _read(self, block: Block, piece: InputPiece) -> Tensors:
+    def _read(self, block: Block, piece: wire.InputPiece) -> Tensors:
         """Read inputs where the gateway put them; a device copies them itself, a CPU works on a copy."""
         assert self._arena is not None
         specs = self.scheduler.models[block.key.model].spec.inputs
@@ -428,7 +495,7 @@ class LiveServer:
             self._tell(InputLost(server=self._spec.index, block=block))
             return
         self._arrived_s.update(dict.fromkeys(ids, monotonic()))
-        self.handle(BlockArrived(block=block))
+        self.handle(scheduler.BlockArrived(block=block))
 
     async def _fetch(self, block: Block, ids: list[int], peer: str) -> None:
         rows = await self._peers.fetch(peer, ids)
@@ -441,8 +508,10 @@ class LiveServer:
         self._busy_s += run.busy_s
         energy_j = self.scheduler.profile.energy_j(batch.key, batch.size)
         self._active_j += energy_j
-        energy_j *= self._correction
-        self.handle(BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
+        energy_j *= self._correction.mean
+        part, is_last = self._known[batch.key.model][1], not self._lanes.under_way
+        self._costs.note(batch, run, part, is_last=is_last)
+        self.handle(scheduler.BatchFinished(instance=batch.instance, busy_s=run.busy_s, energy_j=energy_j))
         server, why = self._spec.index, DropReason.EXECUTION_FAILED
         for block, detail in run.failed:
             self._waited_s(block, run.began_s)
@@ -462,7 +531,7 @@ class LiveServer:
                 confidence=run.confidence,
                 top=run.top,
             )
-            self._tell(BatchDone(finished=finished, outputs=run.outputs))
+            self._tell(wire.BatchDone(finished=finished, outputs=run.outputs))
         self._check_drained()
 
     def _waited_s(self, block: Block, until_s: float) -> float:
@@ -471,10 +540,10 @@ class LiveServer:
         return max(0.0, until_s - arrived_s[-1])
 
     def _loaded(self, instance: int, _: object) -> None:
-        self.handle(InstanceLoaded(instance=instance))
+        self.handle(scheduler.InstanceLoaded(instance=instance))
 
     def _unloaded(self, instance: int, _: object) -> None:
-        self.handle(InstanceUnloaded(instance=instance))
+        self.handle(scheduler.InstanceUnloaded(instance=instance))
         if self._retired:
             self._release()
         self._check_drained()
@@ -487,7 +556,15 @@ class LiveServer:
         modelled_j = active_j - self._last_active_j
         self._last_active_j = active_j
         if modelled_j > 0.0 and measured_j > 0.0:
-            self._correction += 0.2 * (measured_j / modelled_j - self._correction)
+            self._correction.note(measured_j / modelled_j)
+
+    def keep_costs(self) -> None:
+        """Write to the user's cache what batches cost here, for profiles that came from there."""
+        for model, part in self._known.values() if self.drained.is_set() else ():
+            record = self._costs.merged(model, part, self._spec.host.speed)
+            if record is not None:
+                path = cache_folder(model.entry.source) / PROFILES / f"{record.name}.json"
+                write_kept(path, msgspec.json.encode(record))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -504,3 +581,107 @@ class LiveServer:
         idle = not self._lanes.under_way and not self._tasks
         if self._draining and idle and not self.scheduler.is_busy:
             self.drained.set()
+
+
+# -- The process of a server: reads standard input, warms up, reports ready, and serves until drained.
+#
+# The process ends when the connection to its gateway closes, so nothing is left running.
+
+
+def main() -> None:
+    """Serve as standard input says."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when to stop
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=wire.ServerStart)
+    spec = start.spec
+    keep_to_cores(spec.host)
+    try:
+        models, profile = read_models(spec)
+        executor = make_executor(spec, models)
+        warm_up(executor, models, spec.scheduler.batch_limit)
+    except SlimError as error:
+        print(f"slim: server {spec.name}: {error}", file=sys.stderr)
+        sys.exit(wire.CANNOT_START)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no collection needs to look at it again
+    with ExitStack() as stack:
+        log = _open_log(start)
+        if log is not None:
+            stack.enter_context(log)
+        wire.run(_serve(start, executor, log, models, profile))
+
+
+def keep_to_cores(host: Host) -> None:
+    """Let this process use the cores of its host only, where the system can do that."""
+    if hasattr(os, "sched_setaffinity") and (cores := os.sched_getaffinity(0) & set(host.cores)):
+        os.sched_setaffinity(0, cores)
+
+
+async def _serve(
+    start: wire.ServerStart,
+    executor: Executor,
+    log: LogWriter | None,
+    models: list[ServedModel],
+    profile: Profile,
+) -> None:
+    spec, gone = start.spec, asyncio.Event()
+    peers, arena = make_links(start)
+
+    def received(_: wire.FrameConnection, message: wire.ToServer) -> None:
+        server.receive(message)
+
+    _, gateway = await asyncio.get_running_loop().create_unix_connection(
+        lambda: wire.FrameConnection(wire.ToServer, received, lambda _: gone.set()), start.gateway_socket
+    )
+    server = LiveServer(
+        spec,
+        models,
+        profile,
+        executor,
+        open_meter(spec.host.kind, profile.idle_w, spec.host.gpu),
+        peers,
+        gateway.send,
+        clock_zero_s=start.clock_zero_s,
+        life=start.life,
+        observers=() if log is None else (log,),
+        sensor=open_sensor(spec.sensors, spec.host),
+        arena=arena,
+    )
+    title = f"the event log of {spec.name}"
+    keeping = None if log is None else asyncio.create_task(wire.keep_log(log, title))
+    async with await peers.listen(start.own_socket, server.surrender):
+        await server.start()
+        touch(executor, models, server.scheduler.instances.all())
+        said = wire.Ready(
+            index=spec.index, pid=os.getpid(), models=server.models, life=start.life, secret=start.secret
+        )
+        gateway.send(said)
+        work = [gone.wait(), server.sample_forever(), server.drained.wait()]
+        tasks = [asyncio.ensure_future(one) for one in work]
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        gateway.close()
+        await gone.wait()  # so that the last words are said
+        with suppress(SlimError):  # nobody waits for it, and the next start can do without
+            server.keep_costs()
+        for task in (*pending, *([keeping] if keeping is not None else [])):
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+def _open_log(start: wire.ServerStart) -> LogWriter | None:
+    """Open the log of this process; its limit includes the logs from before restarts."""
+    if (log := start.log) is None:
+        return None
+    lives = [log_path(Path(log.folder), life_name(start.spec.name, 1 + life)) for life in range(start.life)]
+    limit_bytes = None
+    if log.limit_bytes:
+        limit_bytes = log.limit_bytes - sum(path.stat().st_size for path in lives if path.exists())
+        if limit_bytes <= 0:
+            return None
+    writer = LogWriter(lives[-1], log.header, limit_bytes=limit_bytes)
+    writer.flush()  # a process that is killed at once leaves a log that can be read
+    return writer
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,9 @@ Messages are frames of length-prefixed MessagePack on a socket. Nothing here nee
 """
 
 import asyncio
+import gc
+import hmac
+import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from time import monotonic
@@ -13,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from slimsched.core.config import SlimError
-from slimsched.core.log import Header
+from slimsched.core.log import Header, LogWriter
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.domain.model import ModelEntry
 from slimsched.serving.domain.profile import ProfileRecord
@@ -150,6 +153,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return found
 
 
+def spare_collector() -> None:
+    """Let Python's garbage collector leave alone what is there now and stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # requests leave no cycles behind
+
+
 # -- Keeps an event loop awake for a short time while it waits for something that comes soon.
 #
 # A process that sleeps takes 0.05 to 0.2 ms to wake up, and a request passes through several of them. On a
@@ -225,6 +235,26 @@ class LoopLag:
         self._timer.cancel()
 
 
+# -- Event logs that are written beside the work.
+
+LOG_PERIOD_S = 1.0
+"""How often a log is written to disk."""
+
+
+async def keep_log(
+    writer: LogWriter, title: str, hint: str = "", make_room: Callable[[], None] = lambda: None
+) -> None:
+    """Every second, write a log to disk and make room for it; report once when it is full."""
+    is_told = False
+    while True:
+        await asyncio.sleep(LOG_PERIOD_S)
+        writer.flush()
+        make_room()
+        if writer.is_full and not is_told:
+            is_told = True
+            logging.getLogger("slim.log").warning("%s stops: %s%s", title, writer.trouble, hint)
+
+
 # -- Work that is done once in the event loop's next round, however often it is asked for in this one.
 
 
@@ -245,14 +275,14 @@ class NextRound:
         self._work()
 
 
-# -- Everything that a server process needs to start, sent as JSON to its standard input.
+# -- What a server is to do, and what its process needs to start: JSON on its standard input.
 
 CANNOT_START = 3
 """The exit code of a server that said why it cannot start."""
 
 
 class ServerSpec(Struct, frozen=True, kw_only=True):
-    """One server: its name, its host, the addresses of gateway and peers, and the start of its clock."""
+    """What one server is to do, wherever it runs."""
 
     index: int
     name: str
@@ -264,24 +294,38 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     """What each model costs on this device, in the order of the models."""
     numbers: list[int] = []
     """The models' numbers, where they are no longer those that the cluster began with."""
-    gateway_socket: str
-    own_socket: str
-    shared_prefix: str
-    secret: str = ""
-    """Known to the gateway and its servers only; it proves to them who is calling."""
-    clock_zero_s: float
     telemetry_period_s: float
     sensors: Literal["measured", "modelled"] = "measured"
     """Whether utilization and memory are asked of the device."""
+
+
+class ServerLog(Struct, frozen=True, kw_only=True):
+    """Where servers write their event logs."""
+
+    folder: str
+    header: Header
+    limit_bytes: int = 0
+    """Limit for all logs of one server, restarts included; 0 for no limit."""
+
+
+class ServerStart(Struct, frozen=True, kw_only=True):
+    """One start of a server's process: what it is to do, who it is, and what it shares with the gateway."""
+
+    spec: ServerSpec
+    life: int
+    """Counts how often the server has been started."""
+    secret: str
+    """Known to the gateway and its servers only; it proves to them who is calling."""
+    clock_zero_s: float
+    """When the clock of gateway and servers began, on this host's monotonic clock."""
+    gateway_socket: str
+    own_socket: str
+    """Where other servers fetch this one's activations."""
+    shared_prefix: str
+    """How the names of its shared memory begin."""
     arena: str = ""
     """The file with large inputs, shared with the gateway; empty if inputs come in messages."""
-    life: int = 1
-    """Counts how often the server has been started."""
-    log: str = ""
-    """The folder for the log; empty for no log."""
-    log_header: Header | None = None
-    log_limit_bytes: int = 0
-    """Limit for all logs of this server, restarts included; 0 for no limit."""
+    log: ServerLog | None = None
 
 
 # -- Messages between gateway and servers.
@@ -342,14 +386,24 @@ class ModelHosted(Struct, frozen=True, kw_only=True, tag=True):
     error: str = ""
 
 
-class Ready(Struct, frozen=True, kw_only=True, tag=True):
-    """Server to gateway: warmed up and listening, with these models; `life` and `secret` prove who it is."""
+def is_same(said: str, secret: str) -> bool:
+    """Whether a caller knows the secret; how long this takes tells nobody how much of it was right."""
+    return hmac.compare_digest(said.encode(), secret.encode())
 
-    server: int
-    pid: int
-    models: list[int] = []
+
+class Introduction(Struct, frozen=True, kw_only=True):
+    """The first message of a child process: which one it is; `life` and `secret` prove it."""
+
+    index: int
     life: int = 0
     secret: str = ""
+
+
+class Ready(Introduction, frozen=True, kw_only=True, tag=True):
+    """Server to gateway: warmed up and listening, with these models."""
+
+    pid: int
+    models: list[int] = []
 
 
 class BatchDone(Struct, frozen=True, kw_only=True, tag=True):

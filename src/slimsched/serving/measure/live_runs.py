@@ -1,117 +1,62 @@
-"""Live runs: a scenario, a router and arrivals as in simulation, on real server processes, several in turn.
+"""Live runs: a scenario, a router and arrivals as in simulation, on real server processes.
 
-One live run: the same scenario, router and arrivals as in simulation, on real server processes.
+Several routers are compared on the same servers: they stay up, and each run has a gateway of its own.
 """
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
-from time import monotonic
+from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.core.clock import collector_paused
-from slimsched.core.config import ConfigError
 from slimsched.core.log import Observer
-from slimsched.serving.domain.profile import record_of
 from slimsched.serving.domain.request import Request, Terms
-from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
+from slimsched.serving.gateway.bounds import fluid_optimum, judges
 from slimsched.serving.gateway.gateway import Gateway
-from slimsched.serving.live.calls import Answered, DroppedError, Example
+from slimsched.serving.live.calls import Answered, DroppedError
 from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.memory import InputArena
-from slimsched.serving.live.processes import Engine, EngineListener, LocalEngine, RunLog
+from slimsched.serving.live.engine import Engine, EngineListener, LocalEngine, RunLog, specs_of
 from slimsched.serving.live.sensors import PowerMeter
-from slimsched.serving.live.wire import ServerSpec, ToGateway, ToServer
 from slimsched.serving.measure.examples import ExampleSet
-from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.meter import Meter, Summary, Trace
 
 # -- Keeps servers up between live runs: each run has a new gateway, and all runs use the same servers.
 
 
-class KeptEngine:
+class KeptEngine(LocalEngine):
     """An engine whose servers survive `stop`: `open` starts them, `close` stops them."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._listener: EngineListener | None = None
-        self._up: set[int] = set()
-
-    @property
-    def arena(self) -> InputArena | None:
-        """Memory that the gateway shares with all servers."""
-        return self._engine.arena
 
     async def open(self) -> None:
         """Start the servers."""
-        await self._engine.start(self)
+        await super().start(cast(EngineListener, _Nobody()))
 
     async def start(self, listener: EngineListener) -> None:
         """Begin a run: tell its listener which servers are up."""
         self._listener = listener
-        for server in sorted(self._up):
-            listener.server_up(server)
-
-    def send(self, server: int, message: ToServer) -> None:
-        """Send without waiting."""
-        self._engine.send(server, message)
-
-    def peer_address(self, server: int) -> str:
-        """Return the address where other servers fetch this server's activations."""
-        return self._engine.peer_address(server)
-
-    def kill(self, server: int) -> None:
-        """Kill a server at once, as a fault would."""
-        self._engine.kill(server)
-
-    def end(self) -> None:
-        """Kill every server at once."""
-        self._engine.end()
+        for spec in self._specs:
+            if self.is_up(spec.index):
+                listener.server_up(spec.index)
 
     async def stop(self, *, drain: bool = True) -> None:
         """End the run; the servers wait for the next one."""
-        self._listener = None
+        self._listener = cast(EngineListener, _Nobody())
 
     async def close(self) -> None:
         """Stop the servers."""
-        await self._engine.stop()
+        await super().stop()
 
-    def server_up(self, server: int, models: Collection[int] | None = None) -> None:
-        """A server takes work; it keeps the models it has."""
-        self._up.add(server)
-        if self._listener is not None:
-            self._listener.server_up(server)
 
-    def server_down(self, server: int) -> None:
-        """A server is gone."""
-        self._up.discard(server)
-        if self._listener is not None:
-            self._listener.server_down(server)
+class _Nobody:
+    """Listens to the servers between runs: whatever they say, the next run finds them as they are."""
 
-    def server_given_up(self, server: int, reason: str, left: int) -> None:
-        """A server cannot be started."""
-        if self._listener is not None:
-            self._listener.server_given_up(server, reason, left)
-
-    def servers_wait(self, servers: Collection[int]) -> None:
-        """These servers get no core."""
-        if self._listener is not None:
-            self._listener.servers_wait(servers)
-
-    def server_leaving(self, server: int) -> None:
-        """A server accepts no more work."""
-        self._up.discard(server)
-        if self._listener is not None:
-            self._listener.server_leaving(server)
-
-    def received(self, server: int, message: ToGateway) -> None:
-        """A server has sent a message; between runs it is ignored."""
-        if self._listener is not None:
-            self._listener.received(server, message)
+    def __getattr__(self, _: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 class LiveResult(Struct, frozen=True, kw_only=True):
@@ -126,44 +71,6 @@ class LiveResult(Struct, frozen=True, kw_only=True):
     accuracy: float | None
 
 
-def specs_of(scenario: Scenario, clock_zero_s: float, log: RunLog | None = None) -> list[ServerSpec]:
-    """Return the specs of a scenario's servers; with a log, each server writes its own beside it."""
-    for name, host in zip(scenario.cluster.names, scenario.hosts, strict=True):
-        if host is None:
-            raise ConfigError(
-                f"server '{name}' of scenario '{scenario.name}' has no host, so it can only be simulated; "
-                'add host = { kind = "cpu" } to its [[server]] section'
-            )
-    sources = [model.entry.source for model in scenario.cluster.models]
-    specs = [
-        ServerSpec(
-            index=index,
-            name=name,
-            host=host,
-            scheduler=scheduler,
-            models=sources,
-            profiles=[record_of(profile, model) for model in scenario.cluster.models],
-            gateway_socket="",
-            own_socket="",
-            shared_prefix="",
-            clock_zero_s=clock_zero_s,
-            telemetry_period_s=scenario.telemetry.period_s,
-            sensors=scenario.telemetry.sensors,
-        )
-        for index, (name, host, scheduler, profile) in enumerate(
-            zip(
-                scenario.cluster.names,
-                scenario.hosts,
-                scenario.schedulers,
-                scenario.cluster.profiles,
-                strict=True,
-            )
-        )
-        if host is not None
-    ]
-    return specs if log is None else [log.for_server(spec) for spec in specs]
-
-
 async def run_live(
     scenario: Scenario,
     router: str,
@@ -171,62 +78,47 @@ async def run_live(
     *,
     seed: int = 0,
     observers: Sequence[Observer] = (),
-    make: RouterMaker = make_router,
     engine: Engine | None = None,
-    clock_zero_s: float | None = None,
     log: RunLog | None = None,
 ) -> LiveResult:
     """Start the servers, send the scenario's load in open loop, wait for every answer, stop the servers.
 
-    `examples` holds one set per model. With `engine`, its servers are used; their clocks start at
-    `clock_zero_s`, and they write no logs.
+    `examples` holds one set per model. With `engine`, its servers are used, which write no logs.
     """
     cluster, load = scenario.cluster, scenario.load
     meter = Meter(cluster.models)
-    gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
-    zero_s = monotonic() if clock_zero_s is None else clock_zero_s
-    engine = engine or LocalEngine(specs_of(scenario, zero_s, log))
-    logs = () if log is None else (log,)
-    live = LiveCluster(gateway, engine, (meter, *logs, *observers), clock_zero_s=zero_s)
-    waiters: list[asyncio.Future[Answered]] = []
+    gateway = Gateway(cluster, make_router(router, cluster, seed, scenario.goal), scenario.gateway)
+    engine = engine or LocalEngine(specs_of(scenario), log=log)
+    observers = (meter, *(() if log is None else (log,)), *observers)
+    live = LiveCluster(gateway, engine, observers)
+    sent = _Sent()
     await live.start()
     try:
         stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=[len(s) for s in examples])
         requests = stream.take_until(load.seconds)
-        await asyncio.sleep(0)  # what the run before left is let go of here, not while this one counts
+        await asyncio.sleep(0)  # lets go of what the run before left, before this one counts
         began_s = live.now_s
-        arrivals_s = [request.arrival_s for request in requests]
-        late_s: list[float] = []
         with collector_paused():
-            while (sent := len(waiters)) < len(requests):
-                await asyncio.sleep(max(0.0, began_s + arrivals_s[sent] - live.now_s))
-                passed_s = live.now_s - began_s
-                due = bisect_right(arrivals_s, passed_s, lo=sent)
-                late_s += [passed_s - arrival_s for arrival_s in arrivals_s[sent:due]]
-                calls = [
-                    Example(examples[one.model].row(one.example), one.example, one.model)
-                    for one in requests[sent:due]
-                ]
-                parcels = live.submit_each(calls, Terms(deadline_s=load.deadline_s))
-                waiters += [parcel.future for parcel in parcels]
+            await _send(live, requests, examples, Terms(deadline_s=load.deadline_s), sent)
             await live.drain()
             seconds = live.now_s - began_s
-        answers = await asyncio.gather(*waiters, return_exceptions=True)
+        answers = await asyncio.gather(*sent.waiters, return_exceptions=True)
     finally:
         await live.stop()
-        await asyncio.gather(*waiters, return_exceptions=True)  # seen, also when interrupted
+        await asyncio.gather(*sent.waiters, return_exceptions=True)  # seen, also when interrupted
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, DroppedError):
             raise answer
     rate = max(1.0, len(requests) / load.seconds)
+    sure = 0.0
+    if judges(gateway.router, cluster):
+        sure = fluid_optimum(cluster, rate, shares=scenario.shares, sure=True).accuracy
     summary = meter.summary(
         router=router,
         seconds=seconds,
         in_system=gateway.in_system,
-        bound_accuracy=fluid_optimum(cluster, rate, shares=scenario.shares or None).accuracy,
-        sure_bound_accuracy=sure_accuracy_at(cluster, rate, scenario.shares)
-        if judges(gateway.router, cluster)
-        else 0.0,
+        bound_accuracy=fluid_optimum(cluster, rate, shares=scenario.shares).accuracy,
+        sure_bound_accuracy=sure,
         wall_s=seconds,
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source=live.power_sources,
@@ -234,10 +126,32 @@ async def run_live(
     kept = meter.answers()
     return LiveResult(
         trace=Trace(summary=summary, answers=replace(kept, answered_s=kept.answered_s - began_s)),
-        dispatch_error_p99_s=float(np.percentile(late_s, 99)) if late_s else 0.0,
+        dispatch_error_p99_s=float(np.percentile(sent.late_s, 99)) if sent.late_s else 0.0,
         message_s=_message_s(answers),
         accuracy=_accuracy(answers, requests, examples),
     )
+
+
+class _Sent(Struct):
+    """The requests that were sent: what waits for the answer of each, and how late it left."""
+
+    waiters: list[asyncio.Future[Answered]] = []
+    late_s: list[float] = []
+
+
+async def _send(
+    live: LiveCluster, requests: Sequence[Request], examples: Sequence[ExampleSet], terms: Terms, sent: _Sent
+) -> None:
+    """Send every request when it is due, whether or not earlier ones are answered."""
+    began_s, arrivals_s = live.now_s, [request.arrival_s for request in requests]
+    while (first := len(sent.waiters)) < len(requests):
+        await asyncio.sleep(max(0.0, began_s + arrivals_s[first] - live.now_s))
+        passed_s = live.now_s - began_s
+        due = bisect_right(arrivals_s, passed_s, lo=first)
+        sent.late_s += [passed_s - arrival_s for arrival_s in arrivals_s[first:due]]
+        for one in requests[first:due]:
+            inputs = examples[one.model].row(one.example)
+            sent.waiters.append(live.submit(inputs, terms, model=one.model, example=one.example).future)
 
 
 def _message_s(answers: Sequence[object]) -> float:
@@ -316,32 +230,21 @@ async def compare_live(
     examples: Sequence[ExampleSet],
     *,
     meter: PowerMeter | None,
-    make: RouterMaker,
     progress: Callable[[str], None],
 ) -> list[LiveRow]:
     """Start the servers once; take the turns on them, each with its own gateway."""
-    zero_s = monotonic()
-    engine = KeptEngine(LocalEngine(specs_of(scenario, zero_s)))
+    engine = KeptEngine(specs_of(scenario))
     rows = []
     await engine.open()
     try:
         for turn in turns:
             progress(turn.router)
             before = None if meter is None else meter.read(0.0)
-            found = await run_live(
-                turn.scenario,
-                turn.router,
-                examples,
-                seed=turn.seed,
-                make=make,
-                engine=engine,
-                clock_zero_s=zero_s,
-            )
-            after = None if meter is None else meter.read(0.0)
-            spent_j = 0.0 if before is None or after is None else after.energy_j - before.energy_j
-            passed_s = found.trace.summary.seconds
-            if before is not None and after is not None:
-                passed_s = after.at_s - before.at_s
+            found = await run_live(turn.scenario, turn.router, examples, seed=turn.seed, engine=engine)
+            spent_j, passed_s = 0.0, found.trace.summary.seconds
+            if meter is not None and before is not None:
+                after = meter.read(0.0)
+                spent_j, passed_s = after.energy_j - before.energy_j, after.at_s - before.at_s
             answered_s = found.trace.answers.answered_s
             rows.append(
                 LiveRow(

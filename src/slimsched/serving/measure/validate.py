@@ -8,7 +8,7 @@ from time import thread_time
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
@@ -18,7 +18,6 @@ from slimsched.serving.gateway.messages import GatewayCost, RequestsArrived, Seg
 from slimsched.serving.live.wire import run
 from slimsched.serving.measure.examples import ExampleSet
 from slimsched.serving.measure.live_runs import LiveResult, run_live
-from slimsched.serving.routers.registry import RouterMaker, make_router
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.meter import Summary
@@ -78,9 +77,8 @@ def _pace(
 # -- Measures what a live gateway's own work costs, by observing a run: processor time per event and request.
 #
 # The gateway handles events, sends blocks and takes answers apart in one thread, so the processor time of
-# that
-# thread is what the gateway costs. In `slim validate` the thread also makes the requests, in place of reading
-# them over HTTP.
+# that thread is what the gateway costs. In `slim validate` the thread also makes the requests, in place of
+# reading them over HTTP.
 
 Values = NDArray[np.float64]
 
@@ -152,12 +150,20 @@ CALIBRATION_SHARE = 0.5
 """The load of the calibration, as a share of the largest load asked for, which the whole path can carry."""
 
 
-class Validated(Struct, frozen=True, kw_only=True):
+class Extra(Struct, frozen=True, kw_only=True):
+    """What serving costs beyond the profiles: the servers' batches, the gateway's own work, and a message."""
+
+    costs: tuple[ServiceCost, ...]
+    gateway: GatewayCost
+    message_s: float
+
+
+class Validated(Extra, frozen=True, kw_only=True):
     """One load: figures live and simulated, and the simulator's relative error.
 
-    The live run measured `costs`, `gateway` and `message_s`; the simulation did not know them.
-    `error_at_own_speed` is the error of a simulation with these costs, so it leaves out changes of the
-    machine's speed since the calibration.
+    The live run measured its own extra costs; the simulation did not know them. `error_at_own_speed` is the
+    error of a simulation with these costs, so it leaves out changes of the machine's speed since the
+    calibration.
     """
 
     load: float
@@ -169,73 +175,54 @@ class Validated(Struct, frozen=True, kw_only=True):
     error_at_own_speed: dict[str, float]
     dispatch_error_p99_s: float
     accuracy_on_images: float | None
-    costs: tuple[ServiceCost, ...]
-    gateway: GatewayCost
-    message_s: float
 
 
-class Validation(Struct, frozen=True, kw_only=True):
+class Validation(Extra, frozen=True, kw_only=True):
     """The cost of serving beyond the profiles, measured in a separate run, and how well it predicts."""
 
-    costs: tuple[ServiceCost, ...]
-    gateway: GatewayCost
-    message_s: float
     loads: list[Validated]
 
 
-class _Speed(Struct, frozen=True, kw_only=True):
-    """What serving costs beyond the profiles: the servers' batches, and the gateway's own work."""
-
-    costs: tuple[ServiceCost, ...]
-    gateway: GatewayCost
-
-
-class Validator:
+class Validator(Struct, frozen=True, kw_only=True):
     """Runs a scenario live and simulated under one router."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        router: str,
-        examples: Sequence[ExampleSet],
-        *,
-        seconds: float,
-        seed: int,
-        progress: Callable[[str], None],
-        make: RouterMaker = make_router,
-    ) -> None:
-        self._make = make
-        self._scenario, self._router, self._examples = scenario, router, examples
-        self._seconds, self._seed, self._progress = seconds, seed, progress
-        self._capacity_per_s = _widest_per_s(scenario)
+    scenario: Scenario
+    router: str
+    examples: Sequence[ExampleSet]
+    seconds: float
+    seed: int
+    progress: Callable[[str], None]
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Requests per second that the cluster can serve if every model runs its widest plan."""
+        cluster = self.scenario.cluster
+        shares = self.scenario.shares or [1.0 / len(cluster.models)] * len(cluster.models)
+        rates = [capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models]
+        return 1.0 / sum(share / rate for share, rate in zip(shares, rates, strict=True))
 
     def validate(self, loads: Sequence[float], *, calibrate: bool) -> Validation:
         """Measure the cost of serving, or take the scenario's without `calibrate`; then predict each load."""
-        speed = _Speed(costs=self._scenario.costs, gateway=self._scenario.gateway.cost)
-        message_s = 2 * self._scenario.cluster.gateway_link.latency_s
+        link = self.scenario.cluster.gateway_link
+        extra = Extra(
+            costs=self.scenario.costs, gateway=self.scenario.gateway.cost, message_s=2 * link.latency_s
+        )
         if calibrate:
-            self._progress("measuring what serving costs beyond the profiles")
-            live, speed = self._live(CALIBRATION_SHARE * max(loads), self._seed + 1)
-            message_s = live.message_s
-        return Validation(
-            costs=speed.costs,
-            gateway=speed.gateway,
-            message_s=message_s,
-            loads=[self._validate(load, speed) for load in loads],
-        )
+            self.progress("measuring what serving costs beyond the profiles")
+            _, extra = self._live(CALIBRATION_SHARE * max(loads), self.seed + 1)
+        return Validation(**asdict(extra), loads=[self._validate(load, extra) for load in loads])
 
-    def _validate(self, load: float, speed: _Speed) -> Validated:
+    def _validate(self, load: float, extra: Extra) -> Validated:
         """Run live at this share of the widest plans' capacity, and simulate the same arrivals."""
-        self._progress(
-            f"live at {100 * load:.0f} % of capacity ({load * self._capacity_per_s:.0f} requests/s)"
-        )
-        live, own = self._live(load, self._seed)
-        self._progress(f"simulating {100 * load:.0f} %")
+        self.progress(f"live at {100 * load:.0f} % of capacity ({load * self.capacity_per_s:.0f} requests/s)")
+        live, own = self._live(load, self.seed)
+        self.progress(f"simulating {100 * load:.0f} %")
         real = _figures(live.trace.summary)
-        model, at_own_speed = self._simulated(load, speed), self._simulated(load, own)
+        model, at_own_speed = self._simulated(load, extra), self._simulated(load, own)
         return Validated(
+            **asdict(own),
             load=load,
-            rate_per_s=load * self._capacity_per_s,
+            rate_per_s=load * self.capacity_per_s,
             requests=live.trace.summary.arrived,
             live=real,
             simulated=model,
@@ -243,42 +230,23 @@ class Validator:
             error_at_own_speed={name: at_own_speed[name] / real[name] - 1 for name in FIGURES},
             dispatch_error_p99_s=live.dispatch_error_p99_s,
             accuracy_on_images=live.accuracy,
-            costs=own.costs,
-            gateway=own.gateway,
-            message_s=live.message_s,
         )
 
-    def _live(self, load: float, seed: int) -> tuple[LiveResult, _Speed]:
-        calibration, gateway = Calibration(self._scenario.cluster), GatewayTime()
-        work = run_live(
-            self._at(load),
-            self._router,
-            self._examples,
-            seed=seed,
-            observers=(calibration, gateway),
-            make=self._make,
-        )
-        return run(work), _Speed(costs=calibration.costs(), gateway=gateway.cost())
+    def _live(self, load: float, seed: int) -> tuple[LiveResult, Extra]:
+        calibration, gateway = Calibration(self.scenario.cluster), GatewayTime()
+        observers = (calibration, gateway)
+        live = run(run_live(self._at(load), self.router, self.examples, seed=seed, observers=observers))
+        return live, Extra(costs=calibration.costs(), gateway=gateway.cost(), message_s=live.message_s)
 
-    def _simulated(self, load: float, speed: _Speed) -> dict[str, float]:
-        options = replace(
-            self._scenario.gateway, event_s=speed.gateway.event_s, request_s=speed.gateway.request_s
-        )
-        at = replace(self._at(load), costs=speed.costs, gateway=options)
-        sizes = [len(one) for one in self._examples]
-        same = simulate(at, self._router, seed=self._seed, drain=True, sizes=sizes, make=self._make)
+    def _simulated(self, load: float, extra: Extra) -> dict[str, float]:
+        options = replace(self.scenario.gateway, **asdict(extra.gateway))
+        at = replace(self._at(load), costs=extra.costs, gateway=options)
+        sizes = [len(one) for one in self.examples]
+        same = simulate(at, self.router, seed=self.seed, drain=True, sizes=sizes)
         return _figures(same.summary)
 
     def _at(self, load: float) -> Scenario:
-        return self._scenario.with_load(rate_per_s=load * self._capacity_per_s, seconds=self._seconds)
-
-
-def _widest_per_s(scenario: Scenario) -> float:
-    """Requests per second that the cluster can serve if every model runs its widest plan."""
-    cluster = scenario.cluster
-    shares = scenario.shares or [1.0 / len(cluster.models)] * len(cluster.models)
-    rates = [capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models]
-    return 1.0 / sum(share / rate for share, rate in zip(shares, rates, strict=True))
+        return self.scenario.with_load(rate_per_s=load * self.capacity_per_s, seconds=self.seconds)
 
 
 def _figures(row: Summary) -> dict[str, float]:

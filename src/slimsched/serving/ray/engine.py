@@ -1,4 +1,4 @@
-"""The Ray engine: servers are actors that Ray places and restarts; gateways connect to their doors.
+"""The Ray engine: servers are actors that Ray places and restarts; gateways connect to their sockets.
 
 Several gateways can share the servers of one namespace. Each gateway detects by itself which servers are up.
 """
@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from slimsched.core.config import SlimError
+from slimsched.serving.live.engine import EngineListener
 from slimsched.serving.live.memory import InputArena
-from slimsched.serving.live.processes import BEAT_S, EngineListener, Heartbeat
+from slimsched.serving.live.processes import Heartbeat, beat_forever
 from slimsched.serving.live.wire import Drain, FrameConnection, Ready, ServerSpec, ToServer
 from slimsched.serving.ray.messages import (
     GATEWAY_BITS,
-    FromDoor,
+    ROSTER,
+    FromActor,
     Hello,
     Leaving,
     Membership,
@@ -28,7 +30,7 @@ from slimsched.serving.ray.messages import (
     new_charter,
     server_name,
 )
-from slimsched.serving.routers.autoscaler import AutoscaleOptions, ReportedLoad
+from slimsched.serving.routers.autoscaler import AutoscaleOptions
 
 # -- Connects to a Ray cluster, or starts one.
 
@@ -107,6 +109,8 @@ def _call(fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return fn(*args, **kwargs)
 
 
+log = logging.getLogger("slim.ray")
+
 START_LIMIT_S = 120.0
 PATIENCE_S = 5.0
 """How long a start waits for more servers once some are up. Others join when Ray finds a node for them."""
@@ -131,13 +135,13 @@ def join(
     connect(address, namespace, cpus=sum(spec.host.threads for spec in specs))
     import ray
 
-    from slimsched.serving.ray.roster import NAME, Roster
+    from slimsched.serving.ray.roster import Roster
 
     charter = new_charter(specs, autoscale)
     roster = (
         ray.remote(Roster)
         .options(
-            name=NAME,
+            name=ROSTER,
             namespace=namespace,
             get_if_exists=True,
             lifetime="detached",
@@ -162,7 +166,7 @@ class RayEngine:
         self.arena: InputArena | None = None  # servers may be on other machines
         self.first_id = membership.number << GATEWAY_BITS
         self.clock_zero_s = monotonic() - (time() - membership.epoch_s)
-        self._load: Callable[[], ReportedLoad] = ReportedLoad  # the current load of this gateway
+        self.waiting: Sequence[int] = ()  # nobody knows, of another machine
         self._specs, self._roster, self._membership = specs, roster, membership
         self._wanted: set[int] = set()
         self._connections: dict[int, FrameConnection] = {}
@@ -175,16 +179,12 @@ class RayEngine:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
-    def watch_load(self, load: Callable[[], ReportedLoad]) -> None:
-        """Report this load to the roster, which decides how many servers run."""
-        self._load = load
-
     async def start(self, listener: EngineListener) -> None:
         """Return when all servers are ready, or all that Ray found a node for."""
         self._listener = listener
         await self._report()
-        self._tasks = [asyncio.create_task(self._report_forever()), asyncio.create_task(self._beat_forever())]
-        self._tasks += [asyncio.create_task(self._keep(spec)) for spec in self._specs]
+        work = [self._report_forever(), beat_forever(self._beat, log), *map(self._keep, self._specs)]
+        self._tasks = [asyncio.create_task(one) for one in work]
         began_s = changed_s = monotonic()
         up = 0
         while up < len(self._wanted):
@@ -193,7 +193,7 @@ class RayEngine:
             if len(self._connections) != up:
                 up, changed_s = len(self._connections), now_s
             if up and now_s - changed_s > PATIENCE_S:
-                logging.getLogger("slim.ray").warning("going on without %s", self._missing())
+                log.warning("going on without %s", self._missing())
                 return
             if not up and now_s - began_s > START_LIMIT_S:
                 await self.stop(drain=False)
@@ -206,7 +206,7 @@ class RayEngine:
             connection.send(message)
 
     def peer_address(self, server: int) -> str:
-        """Return the address of a server's door."""
+        """Return the address of a server's socket."""
         return self._addresses.get(server, "")
 
     def pid(self, server: int) -> int:
@@ -254,16 +254,13 @@ class RayEngine:
                     actor = await asyncio.to_thread(self._actor, spec.index)
                     await self._visit(spec.index, await actor.address.remote())
                 except ActorDiedError as error:
-                    self._note_end(spec, str(error))
+                    why = str(error).strip().splitlines()[-1].strip()
+                    if self._ended.get(spec.index) != why:
+                        log.warning("%s ended: %s", spec.name, why)
+                    self._ended[spec.index] = why
                 except (RaysError, OSError, ValueError):
                     pass  # not started yet, or restarting
             await asyncio.sleep(RETRY_S)
-
-    def _note_end(self, spec: ServerSpec, error: str) -> None:
-        why = error.strip().splitlines()[-1].strip()
-        if self._ended.get(spec.index) != why:
-            logging.getLogger("slim.ray").warning("%s ended: %s", spec.name, why)
-        self._ended[spec.index] = why
 
     async def _visit(self, server: int, address: str) -> None:
         """Talk to a server until the connection is lost."""
@@ -272,7 +269,7 @@ class RayEngine:
         async with asyncio.timeout(CONNECT_LIMIT_S):
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: FrameConnection(
-                    FromDoor, lambda to, message: self._received(server, to, message), lambda _: lost.set()
+                    FromActor, lambda to, message: self._received(server, to, message), lambda _: lost.set()
                 ),
                 host,
                 int(port),
@@ -291,7 +288,7 @@ class RayEngine:
             if not self._stopping:
                 self._listener.server_down(server)
 
-    def _received(self, server: int, connection: FrameConnection, message: FromDoor) -> None:
+    def _received(self, server: int, connection: FrameConnection, message: FromActor) -> None:
         if self._calls.get(server) is not connection:
             return  # it was given up: its work is done elsewhere
         if isinstance(message, Ready):
@@ -311,18 +308,10 @@ class RayEngine:
             await asyncio.sleep(REPORT_S)
             await self._report()
 
-    async def _beat_forever(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT_S)
-            try:
-                self._beat()
-            except Exception:
-                logging.getLogger("slim.ray").exception("a heartbeat failed; the next one follows")
-
     def _beat(self) -> None:
         """Hang up on silent servers, and let the roster replace those that it finds silent too."""
         for server in self._heartbeat.beat(self._calls):
-            logging.getLogger("slim.ray").warning("%s did not answer", self._specs[server].name)
+            log.warning("%s did not answer", self._specs[server].name)
             self._suspected.add(server)
             self.lose_sight(server)
 
@@ -334,7 +323,7 @@ class RayEngine:
                 up = sorted(self._connections)
                 number, ended = self._membership.number, sorted(self._ended)
                 suspected = sorted(self._suspected)
-                wanted = await self._roster.report.remote(number, self._load(), up, ended, suspected)
+                wanted = await self._roster.report.remote(number, self._listener.load(), up, ended, suspected)
                 self._wanted = set(wanted)
                 self._suspected.difference_update(suspected)
 

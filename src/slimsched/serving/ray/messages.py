@@ -1,6 +1,4 @@
-"""What Ray gateways and servers say to each other, the charter of their cluster, and the resources they
-need.
-"""
+"""What gateways and servers on Ray say to each other, what all of them know, and what resources they need."""
 
 import lzma
 import secrets
@@ -47,7 +45,7 @@ T = TypeVar("T")
 
 
 class Charter(Struct, frozen=True, kw_only=True):
-    """All servers, the start of their clock, the secret of their doors, and how many may run."""
+    """All servers, the start of their clock, the secret of their sockets, and how many may run."""
 
     specs: list[ServerSpec]
     epoch_s: float
@@ -89,6 +87,13 @@ def decode(data: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(lzma.decompress(data), type=kind)
 
 
+ROSTER = "roster"
+"""The name of the roster's actor."""
+
+LEAVE_LIMIT_S = 30.0
+"""How long a server that was told to leave may take to finish its work."""
+
+
 def server_name(name: str) -> str:
     """Return the name of a server's actor."""
     return f"server {name}"
@@ -123,5 +128,5 @@ class Handed(Struct, frozen=True, kw_only=True, tag=True):
     values: list[memoryview] = []
 
 
-ToDoor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch | Ping
-FromDoor = ToGateway | Leaving
+ToActor = Hello | TakeBlock | Forget | RecallRequests | Drain | Fetch | Ping
+FromActor = ToGateway | Leaving

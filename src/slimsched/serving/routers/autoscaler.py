@@ -8,17 +8,18 @@ A driver tells it the load at regular times, and starts and stops servers as it 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from math import inf
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import ConfigError, Count, CountOrZero, Seconds
+from slimsched.core.config import ConfigError, Count, CountOrZero, Seconds, check
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME
-from slimsched.serving.gateway.gateway import Gateway
-from slimsched.serving.routers.goal import GoalRouter
-from slimsched.serving.routers.guard import GuardedRouter
+
+if TYPE_CHECKING:
+    from slimsched.serving.gateway.gateway import Gateway
 
 EASE = 0.6
 """Highest utilization that the remaining servers may reach when one leaves."""
@@ -77,51 +78,48 @@ class Autoscaler:
 
     def __init__(self, options: AutoscaleOptions) -> None:
         self.options = options
-        self._crowded_s: float | None = None
-        self._idle_s: float | None = None
-        self._stepped_s = float("-inf")
+        self._crowded_s = self._idle_s = inf  # since when it is; never, if it is not
+        self._stepped_s = -inf
 
     def handle(self, event: LoadReported, *, now_s: float) -> list[Scale]:
         """Take the load into account and return the step to take, if any."""
         step = self.decide(event.load, wanted=event.wanted, up=event.up, now_s=now_s)
         return [] if step is None else [step]
 
+    def validate(self) -> None:
+        """Check that it is not crowded and idle at once, nor since before its last step; for tests."""
+        since = [at_s for at_s in (self._crowded_s, self._idle_s) if at_s < inf]
+        check(len(since) < 2, "crowded and idle at once, since {}", since)
+        check(all(at_s >= self._stepped_s for at_s in since), "stepped at {}, {}", self._stepped_s, since)
+
     def decide(self, load: ReportedLoad, *, wanted: int, up: int, now_s: float) -> Scale | None:
         """Return the next step, if any; `wanted` servers were asked for and `up` of them serve."""
         options = self.options
-        why = self._crowded(load, up)
-        self._crowded_s = _since(self._crowded_s, bool(why), now_s)
-        self._idle_s = _since(self._idle_s, not why and self._could_do_with_less(load, up), now_s)
+        each_s, others = load.backlog_s / max(1, up), up - 1
+        why = f"backlog of {each_s:.2f} s a server" if each_s > options.up_backlog_s else load.missed
+        others_could = (
+            others > 0
+            and load.utilization * up / others < EASE
+            and load.backlog_s / others < 0.5 * options.up_backlog_s
+        )
+        self._crowded_s = min(self._crowded_s, now_s) if why else inf
+        self._idle_s = min(self._idle_s, now_s) if others_could and not why else inf
         if wanted < options.min:
             return self._step(options.min, "below the least", now_s)
         if up < wanted or now_s - self._stepped_s < options.cooldown_s:
             return None
-        if wanted < options.max and _lasted(self._crowded_s, options.up_after_s, now_s):
+        if wanted < options.max and now_s - self._crowded_s >= options.up_after_s:
             return self._step(wanted + 1, why, now_s)
-        if wanted > options.min and _lasted(self._idle_s, options.down_idle_s, now_s):
+        if wanted > options.min and now_s - self._idle_s >= options.down_idle_s:
             return self._step(wanted - 1, f"idle for {options.down_idle_s:g} s", now_s)
         return None
 
-    def _crowded(self, load: ReportedLoad, up: int) -> str:
-        each_s = load.backlog_s / max(1, up)
-        if each_s > self.options.up_backlog_s:
-            return f"backlog of {each_s:.2f} s a server"
-        return load.missed
-
-    def _could_do_with_less(self, load: ReportedLoad, up: int) -> bool:
-        if up < 2:
-            return False
-        return (
-            load.utilization * up / (up - 1) < EASE
-            and load.backlog_s / (up - 1) < 0.5 * self.options.up_backlog_s
-        )
-
     def _step(self, servers: int, reason: str, now_s: float) -> Scale:
-        self._stepped_s, self._crowded_s, self._idle_s = now_s, None, None
+        self._stepped_s, self._crowded_s, self._idle_s = now_s, inf, inf
         return Scale(servers=servers, reason=reason)
 
 
-def load_of(gateway: Gateway) -> ReportedLoad:
+def load_of(gateway: "Gateway") -> ReportedLoad:
     """Return the current load of a gateway."""
     seen = gateway.seen
     sent, sent_s = float(seen.outstanding.sum()), float(seen.backlog_s.sum())
@@ -143,8 +141,11 @@ def together(loads: Sequence[ReportedLoad]) -> ReportedLoad:
     )
 
 
-def _missed(gateway: Gateway) -> str:
+def _missed(gateway: "Gateway") -> str:
     """Describe the goal that the gateway's router misses now; empty if it misses none."""
+    from slimsched.serving.routers.goal import GoalRouter  # scenarios are also read where no gateway runs
+    from slimsched.serving.routers.guard import GuardedRouter
+
     router = gateway.router
     watched = router.router if isinstance(router, GuardedRouter) else None
     if not isinstance(watched, GoalRouter) or not gateway.in_system:
@@ -161,17 +162,6 @@ def _missed(gateway: Gateway) -> str:
     return ""
 
 
-def _since(began_s: float | None, holds: bool, now_s: float) -> float | None:
-    """Return when a condition began to hold, or None while it does not hold."""
-    return (now_s if began_s is None else began_s) if holds else None
-
-
-def _lasted(since_s: float | None, time_s: float, now_s: float) -> bool:
-    return since_s is not None and now_s - since_s >= time_s
-
-
-# -- Scaling: tells the autoscaler the load at regular times, and starts and stops servers as it asks.
-
 LOOK_S = 0.25
 """Time between two looks at the load; the roster on Ray uses the same time."""
 
@@ -181,19 +171,16 @@ class Servers(Protocol):
 
     def is_up(self, server: int) -> bool:
         """Whether a server takes work."""
-        ...
 
     def start_server(self, server: int) -> bool:
         """Begin to start a server; return False while its last life has not ended."""
-        ...
 
     def drain_server(self, server: int) -> None:
         """Let a server finish its work, then stop it."""
-        ...
 
 
 class Scaling:
-    """Tells the autoscaler the load and carries out its steps; a driver calls `look`."""
+    """Tells the autoscaler the load, and starts and stops servers as it asks; a driver calls `look`."""
 
     def __init__(
         self,

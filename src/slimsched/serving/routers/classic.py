@@ -1,8 +1,7 @@
-"""Routers that follow no goal: from random and shortest queues to the fluid optimum, each in a class of its
-own.
-"""
+"""Routers that follow no goal: from random and shortest queues to the fluid optimum."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 
 import numpy as np
@@ -11,16 +10,11 @@ from numpy.typing import NDArray
 
 from slimsched.core.config import Amount, Factor, Interval, PositiveShare
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import GATEWAY, Cluster
+from slimsched.serving.domain.cluster import GATEWAY, Cluster, Values
 from slimsched.serving.domain.model import ServedModel
+from slimsched.serving.domain.profile import Profile
 from slimsched.serving.gateway.observation import Estimate, Observation, Route, Router
 from slimsched.serving.routers.goal import Warmth, kinds_of
-
-# -- The sharded router: splits the servers into shards, each with its own router.
-#
-# A new request goes to the less loaded of two random shards (power of two choices) and stays there, so its
-# activations move within the shard. Each router sees only its shard's servers, so its cost does not grow with
-# the cluster. Servers are dealt to shards in turn, so every shard has the same mix of devices.
 
 
 class _Shard:
@@ -51,22 +45,14 @@ class _Shard:
 
     def route(self, whole: Observation) -> Route | None:
         """Ask this shard's router about the head."""
-        seen, shards = self.seen, self._shards
-        seen.now_s, seen.segment, seen.previous = whole.now_s, whole.segment, whole.previous
-        seen.model, seen.count, seen.path, seen.plan = whole.model, whole.count, whole.path, whole.plan
-        seen.choices, seen.plans = whole.choices, whole.plans
-        seen.arrival_s, seen.deadline_s, seen.min_accuracy = (
-            whole.arrival_s,
-            whole.deadline_s,
-            whole.min_accuracy,
-        )
+        seen, shards, source = self.seen, self._shards, whole.source
+        here = source >= 0 and source % shards == self._number
+        seen.now_s, seen.plans = whole.now_s, whole.plans
+        seen.look_at(replace(whole.head, source=source // shards if here else GATEWAY))
         seen.fifo, seen.done = whole.fifo // shards, whole.done // shards
         seen.done_rate_per_s, seen.active_w = whole.done_rate_per_s / shards, whole.active_w / shards
         seen.arrival_rate_per_s = whole.arrival_rate_per_s / shards
         seen.model_rates_per_s = whole.model_rates_per_s / shards
-        source = whole.source
-        here = source >= 0 and source % shards == self._number
-        seen.source = source // shards if here else GATEWAY
         route = self._router.route(seen)
         if route is None:
             return None
@@ -78,7 +64,12 @@ class _Shard:
 
 
 class ShardedRouter:
-    """Picks a shard, then asks its router."""
+    """Splits the servers into shards, each with its own router; picks a shard, then asks its router.
+
+    A new request goes to the less loaded of two random shards (power of two choices) and stays there, so its
+    activations move within the shard. Each router sees only its shard's servers, so its cost does not grow
+    with the cluster. Servers are dealt to shards in turn, so every shard has the same mix of devices.
+    """
 
     def __init__(
         self, cluster: Cluster, rng: Random, make: Callable[[Cluster], Router], *, size: int = 32
@@ -118,14 +109,12 @@ class ShardedRouter:
         self._up = [shard for shard in self._shards if shard.seen.alive_ids]
 
 
-# -- Gives any router what `goal` knows about loaded choices: `warm:ROUTER`.
-#
-# A choice that a busy server would have to load first is replaced by the widest one that is loaded there and
-# narrower, and the widest loaded choice is asked for now and then, so that it stays loaded (`warmth.py`).
-
-
 class WarmRouter:
-    """Asks another router, and keeps to choices that are loaded while a server is busy."""
+    """Gives any router what `goal` knows about loaded choices: `warm:ROUTER`.
+
+    A choice that a busy server would have to load first is replaced by the widest one that is loaded there
+    and narrower, and the widest loaded choice is asked for now and then, so that it stays loaded.
+    """
 
     def __init__(self, cluster: Cluster, router: Router) -> None:
         self._router = router
@@ -149,23 +138,25 @@ class WarmRouter:
         return Route(server, choice, group, route.reason, route.ahead, route.why)
 
 
-# -- The LP router: solves the fluid programme about once per second and follows the solution, as Proteus
-# does.
-#
-# The programme gives each kind of device a rate for each plan of each model; a request stays on one server. A
-# new request goes to the kind of device furthest behind its rate, and to the server of that kind with the
-# shortest backlog. At each segment it gets the choice furthest behind its rate among those its path allows.
-
-
 class LpRouter:
-    """Plans for the measured rate plus a margin, and for draining the queues."""
+    """Solves the fluid programme about once per second and follows the solution, as Proteus does.
+
+    It plans for the measured rate plus a margin, and for draining the queues. The programme gives each kind
+    of device a rate for each plan of each model; a request stays on one server. A new request goes to the
+    kind of device furthest behind its rate, and to the server of that kind with the shortest backlog. At each
+    segment it gets the choice furthest behind its rate among those its path allows.
+    """
 
     def __init__(self, cluster: Cluster, rng: Random, every_s: Interval = 1.0, margin: Factor = 1.1) -> None:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._every_s = every_s
         self._margin = margin
-        self._kind_of, self._members, self._cost_s = _kinds(cluster)
+        kind_of, first = kinds_of(cluster)
+        self._kind_of: list[int] = kind_of.tolist()
+        self._members = [np.flatnonzero(kind_of == kind) for kind in range(len(first))]
+        plans_s = [cluster.plan_s(model, plan) for model in cluster.models for plan in model.tree.plans]
+        self._cost_s: Values = np.array(plans_s)[:, first].T
         sizes = [len(model.tree.plans) for model in cluster.models]
         self._columns = [slice(sum(sizes[:n]), sum(sizes[: n + 1])) for n in range(len(sizes))]
         self._value = np.concatenate([model.weight * model.quality.by_plan for model in cluster.models])
@@ -260,26 +251,13 @@ class LpRouter:
         self._kind_given[:] = 0.0
 
 
-def _kinds(cluster: Cluster) -> tuple[list[int], list[NDArray[np.int64]], NDArray[np.float64]]:
-    """Return the kind of each server, the servers of each kind, and the cost of each plan on each kind."""
-    kind_of, first = kinds_of(cluster)
-    members = [np.flatnonzero(kind_of == kind) for kind in range(len(first))]
-    plans_s = np.array([cluster.plan_s(model, plan) for model in cluster.models for plan in model.tree.plans])
-    return kind_of.tolist(), members, plans_s[:, first].T
-
-
-# -- Drift plus penalty (Neely): trade queue growth against lost accuracy.
-
-Values = NDArray[np.float64]
-
-
 class DriftPlusPenaltyRouter:
-    """Minimises Q_i · work_i(c) + move_i − V · accuracy(c) over servers i and choices c.
+    """Drift plus penalty (Neely): trades queue growth against lost accuracy.
 
-    Q_i is the backlog of server i in seconds. work_i(c) is the head's service time there, divided by the mean
-    service time at the widest choice. move_i is the time to move its inputs there. accuracy(c) is the
-    expected accuracy after this choice. V (seconds per unit of accuracy) sets how much queue a point is
-    worth.
+    It minimises Q_i · work_i(c) + move_i − V · accuracy(c) over servers i and choices c. Q_i is the backlog
+    of server i in seconds. work_i(c) is the head's service time there, divided by the mean service time at
+    the widest choice. move_i is the time to move its inputs there. accuracy(c) is the expected accuracy after
+    this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, v: Amount = 2.0) -> None:
@@ -309,81 +287,69 @@ def _ahead(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Values, Va
     return np.array([one / service_s[-1].mean() for one in service_s]), gain
 
 
-# -- Shortest expected delay: backlog plus move plus run, in seconds.
-
-
-class SedRouter:
-    """Picks the server that should finish the head first, and the widest choice that is in time there.
+class _PickServer:
+    """Asks `_pick` for the server, and takes the widest choice that is in time there.
 
     In time means within `share` of what is left until the deadline.
     """
 
+    reason = ""
+
     def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 0.5) -> None:
+        self._cluster, self._random, self._share = cluster, rng.random, share
         self._estimate = Estimate(cluster)
-        self._share = share
 
     def route(self, seen: Observation) -> Route:
-        """Compare when each server should finish."""
-        estimate = self._estimate
-        end_s = estimate.wait_s(seen) + estimate.widest_s(seen)
-        server = int(end_s.argmin())
-        choice = estimate.fitting_choice(seen, server, self._share)
-        return Route(server, choice, estimate.group, "shortest expected delay")
+        """Take the server that the rule picks."""
+        server = self._pick(seen)
+        choice = self._estimate.fitting_choice(seen, server, self._share)
+        return Route(server, choice, self._estimate.group, self.reason)
+
+    def _pick(self, seen: Observation) -> int:
+        raise NotImplementedError
 
 
-# -- Join the shortest queue: three routers that compare how many requests each server still has to answer.
-#
-# All three take the widest choice that should meet the deadline on the server they picked.
+class SedRouter(_PickServer):
+    """Picks the server that should finish the head first: backlog plus move plus run, in seconds."""
+
+    reason = "shortest expected delay"
+
+    def _pick(self, seen: Observation) -> int:
+        return int((self._estimate.wait_s(seen) + self._estimate.widest_s(seen)).argmin())
 
 
-class JsqRouter:
+class JsqRouter(_PickServer):
     """Picks the server with the fewest outstanding requests. It ignores how fast servers are."""
 
-    def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 0.5) -> None:
-        self._estimate = Estimate(cluster)
-        self._share = share
+    reason = "shortest queue"
 
-    def route(self, seen: Observation) -> Route:
-        """Compare the queues of all servers."""
-        server = int((seen.outstanding + seen.penalty_s).argmin())
-        choice = self._estimate.fitting_choice(seen, server, self._share)
-        return Route(server, choice, self._estimate.group, "shortest queue")
+    def _pick(self, seen: Observation) -> int:
+        return int((seen.outstanding + seen.penalty_s).argmin())
 
 
-class SpeedJsqRouter:
+class SpeedJsqRouter(_PickServer):
     """Picks the least (outstanding + 1) / speed; speed is the server's throughput at the widest plan."""
 
+    reason = "shortest queue for its speed"
+
     def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 0.5) -> None:
-        self._estimate = Estimate(cluster)
-        self._share = share
+        super().__init__(cluster, rng, share)
         self._widest_s = [cluster.plan_s(model, model.spec.widest) for model in cluster.models]
 
-    def route(self, seen: Observation) -> Route:
-        """Compare the queues of all servers, each divided by the server's speed."""
-        server = int(((seen.outstanding + 1.0) * self._widest_s[seen.model] + seen.penalty_s).argmin())
-        choice = self._estimate.fitting_choice(seen, server, self._share)
-        return Route(server, choice, self._estimate.group, "shortest queue for its speed")
+    def _pick(self, seen: Observation) -> int:
+        return int(((seen.outstanding + 1.0) * self._widest_s[seen.model] + seen.penalty_s).argmin())
 
 
-class PowerOfTwoRouter:
+class PowerOfTwoRouter(_PickServer):
     """Draws two servers at random and picks the one with fewer outstanding requests (Ray Serve's default)."""
 
-    def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 0.5) -> None:
-        self._random = rng.random
-        self._estimate = Estimate(cluster)
-        self._share = share
+    reason = "shorter of two queues"
 
-    def route(self, seen: Observation) -> Route:
-        """Compare the queues of two random servers."""
+    def _pick(self, seen: Observation) -> int:
         alive = seen.alive_ids
         one = alive[int(self._random() * len(alive))]
         two = alive[int(self._random() * len(alive))]
-        server = one if seen.outstanding[one] <= seen.outstanding[two] else two
-        choice = self._estimate.fitting_choice(seen, server, self._share)
-        return Route(server, choice, self._estimate.group, "shorter of two queues")
-
-
-# -- Round robin: servers in turn, choices in turn.
+        return one if seen.outstanding[one] <= seen.outstanding[two] else two
 
 
 class RoundRobinRouter:
@@ -402,16 +368,13 @@ class RoundRobinRouter:
         return Route(alive[turn % len(alive)], choice, self._group, "next in turn")
 
 
-# -- Uniform random routing: the paper's baseline.
-
-
 def group_sizes(batch_limit: int) -> tuple[int, ...]:
     """List the group sizes to choose from: powers of two up to the batch limit."""
     return tuple(2**power for power in range(batch_limit.bit_length()) if 2**power <= batch_limit)
 
 
 class RandomRouter:
-    """Picks server, choice and group at random, each with equal chance."""
+    """Picks server, choice and group at random, each with equal chance: the paper's baseline."""
 
     def __init__(self, cluster: Cluster, rng: Random) -> None:
         self._random = rng.random
@@ -428,14 +391,11 @@ class RandomRouter:
         )
 
 
-# -- SlackFit, after SuperServe: takes the (choice, batch) whose latency is just below the remaining slack.
-
-
 class SlackFitRouter:
     """Sorts (choice, group) by latency for each segment and server, and takes the slowest that fits.
 
-    SuperServe schedules whole models on equal GPUs. Here the remaining segments share the slack equally, and
-    the head goes to the server where it can start first.
+    SuperServe, where this comes from, schedules whole models on equal GPUs. Here the remaining segments share
+    the slack equally, and the head goes to the server where it can start first.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, share: PositiveShare = 1.0) -> None:
@@ -443,38 +403,26 @@ class SlackFitRouter:
         self._cluster = cluster
         self._estimate = Estimate(cluster)
         self._groups = group_sizes(cluster.batch_limit)
-        self._buckets: dict[tuple[int, Path, str], list[tuple[float, int, int]]] = {}
+        self._buckets = lru_cache(maxsize=None)(self._sorted)
 
     def route(self, seen: Observation) -> Route:
         """Take the slowest bucket within the slack; else the narrowest choice in the largest group."""
         wait_s = self._estimate.wait_s(seen)
         server = int(wait_s.argmin())
-        share_s = (
-            self._share
-            * (seen.deadline_s - seen.now_s)
-            / (self._cluster.models[seen.model].segments - seen.segment)
-        )
+        left = self._cluster.models[seen.model].segments - seen.segment
+        share_s = self._share * (seen.deadline_s - seen.now_s) / left
         slack_s = share_s - float(wait_s[server]) - 2 * float(self._estimate.hop_s[server])
-        buckets = self._sorted(seen.model, seen.path, server)
+        buckets = self._buckets(seen.model, seen.path, self._cluster.profiles[server])
         for latency_s, choice, group in buckets:
             if latency_s <= slack_s:
                 return Route(server, choice, group, "bucket just under the slack")
         narrowest = min(choice for _, choice, _ in buckets)
         return Route(server, narrowest, self._groups[-1], "no slack: narrowest")
 
-    def _sorted(self, model: int, path: Path, server: int) -> list[tuple[float, int, int]]:
+    def _sorted(self, model: int, path: Path, profile: Profile) -> list[tuple[float, int, int]]:
         """List (latency, choice, group), slowest first; at equal latency the wider choice comes first."""
-        profile, served = self._cluster.profiles[server], self._cluster.models[model]
-        buckets = self._buckets.get((model, path, profile.name))
-        if buckets is None:
-            choices = served.tree.choices[served.tree.row[path]]
-            buckets = sorted(
-                (
-                    (profile.latency_s(served.key_of_path((*path, int(choice))), group), int(choice), group)
-                    for choice in choices
-                    for group in self._groups
-                ),
-                reverse=True,
-            )
-            self._buckets[model, path, profile.name] = buckets
-        return buckets
+        served, buckets = self._cluster.models[model], []
+        for choice in served.tree.after[path]:
+            key = served.key_of_path((*path, choice))
+            buckets += [(profile.latency_s(key, group), choice, group) for group in self._groups]
+        return sorted(buckets, reverse=True)

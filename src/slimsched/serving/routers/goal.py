@@ -6,7 +6,7 @@ Every (choice c, server i) for the head is scored at once; T is the backlog to a
     c_i = g · s_i · e_i · (1 + 3 · e_i / T)
 
 A_i(c) is the advantage of a choice under the cost to go (`CostToGo`): the accuracy still within reach, less
-device time at the planner's price π (`gateway/prices.py`), less the objective at its price ε. v is what a
+device time at the planner's price π (`gateway/goal.py`), less the objective at its price ε. v is what a
 point of accuracy is worth in the head's model (`ModelGoal`). c_i is the price that the queue adds on a server
 with e_i seconds more work than T; s_i is how slow the server is. own_i is the head's own time there: the
 backlog, then this and all later segments. move_i is the time to move its inputs over the network. A busy
@@ -16,7 +16,7 @@ server is not asked for a choice that it would have to load first (`Warmth`).
 the limits on latency. Latency is about a fixed time plus one backlog per segment. Where all segments are
 planned at once, `WholePlan` replaces the score and latency is measured on answers.
 
-What batches cost in service beyond their profiles is learned (`ServiceCosts`). Requests pay for it in the
+What batches cost in service beyond their profiles is learned (`ServerSpeeds`). Requests pay for it in the
 prices, and a plan that goes on after an answer pays for its own batch (`BatchCharge`).
 
 Several models share one price of device time, because a second of a device must be worth the same to all.
@@ -26,22 +26,21 @@ judged by the same prices (`gateway/stop_when_sure.py`): it is sent, or a wider 
 activation.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import exp, inf
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.core.config import Amount, PositiveSeconds, Share
+from slimsched.core.statistics import Fading
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.cluster import Cluster, Values
 from slimsched.serving.domain.request import Key, Request, Why, alike
-from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.gateway.goal import PRICES, CostToGo, Goal, Pricing, step_above
 from slimsched.serving.gateway.observation import Estimate, Observation, Route, Verdict
-from slimsched.serving.gateway.prices import PRICES, CostToGo, Pricing, Values, step_above
 from slimsched.serving.gateway.stop_when_sure import Judgement, Trust
 from slimsched.serving.routers.goal_following import (
     LONGEST_STEP_S,
@@ -50,19 +49,6 @@ from slimsched.serving.routers.goal_following import (
     ModelGoal,
     share_out,
 )
-
-# -- Plans all remaining segments at once, on one server, for clusters where every choice is loaded.
-#
-# A plan that the sender stated goes to the server that finishes it first. Otherwise each server i has the
-# cost
-# to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server with the
-# best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines set a limit
-# L,
-# queues aim for a third of L, or a quarter where answers may be followed by wider plans, because those who go
-# on wait again. Above that, what they add grows with the square of the excess, up to the highest price at L.
-# Where the load leaves room for widest plans, a queue is a chance meeting that soon passes: then queues may
-# be
-# twice as long before they narrow anything.
 
 LEAST_GROUP = 16
 """Requests of a stated plan that would run longer than they wait are shared between servers that could begin
@@ -91,7 +77,18 @@ DEAREST = 2.0
 
 
 class WholePlan:
-    """Chooses a server and a whole plan; `limit_s` is the limit that deadlines set, 0 if none."""
+    """Chooses a server and a whole plan, in clusters where every choice is loaded.
+
+    A plan that the sender stated goes to the server that finishes it first. Otherwise each server i has the
+    cost to go J_i at its own price: the planner's π plus what its queue adds. The head goes to the server
+    with the best J_i less the price of the head's own time, at the choices that J_i gives. Where deadlines
+    set a limit L, queues aim for a third of L, or a quarter where answers may be followed by wider plans,
+    because those who go on wait again. Above that, what they add grows with the square of the excess, up to
+    the highest price at L. Where the load leaves room for widest plans, a queue is a chance meeting that soon
+    passes: then queues may be twice as long before they narrow anything.
+
+    `limit_s` is the limit that deadlines set, 0 if none.
+    """
 
     def __init__(
         self,
@@ -182,18 +179,9 @@ class WholePlan:
 
     def _stated(self, model: int, plan: int, segment: int) -> Values:
         """Return the device time of this and all later segments of a plan, by server."""
-        cluster = self._estimate.cluster
-        served = cluster.models[model]
-        keys = served.legs(served.tree.plans[plan])[segment:]
-        total: Values = np.sum([cluster.work_s[key] for key in keys], axis=0)
-        return total
+        served = self._estimate.cluster.models[model]
+        return self._estimate.cluster.plan_s(served, served.tree.plans[plan], segment)
 
-
-# -- Batch charges: what batches cost by themselves, as work per example, for the prices of a router.
-#
-# The unit of work is one widest plan on the same server. What first plans are charged changes with every
-# batch.
-# What plans are charged that go on after an answer is part of large tables, so it changes only now and then.
 
 CHANGE, LEAST_CHANGE = 0.25, 0.01
 """A charge is set anew when it is off by this share and by this much work."""
@@ -203,7 +191,12 @@ EVERY_S = 1.0
 
 
 class BatchCharge:
-    """Follows what servers learn; `full_s` is the time of a widest plan by server, `kind_of` its kind."""
+    """What batches cost by themselves, as work per example, for the prices of a router.
+
+    The unit of work is one widest plan on the same server, which takes `full_s`. What first plans are charged
+    changes with every batch. What plans are charged that go on after an answer is part of large tables, so it
+    changes only now and then.
+    """
 
     def __init__(self, full_s: Values, kind_of: NDArray[np.int64]) -> None:
         self._full_s, self._kind_of = full_s, kind_of
@@ -232,8 +225,6 @@ class BatchCharge:
         return charge
 
 
-# -- The current arrival rate: a mean over one second, or over less when many requests arrive.
-
 ARRIVALS = 1000.0
 """This many arrivals give the rate to within a few percent. The rate looks back over the time they take."""
 
@@ -244,17 +235,16 @@ IDLE_S, FRESH_S = 0.2, 0.08
 nothing had arrived for `FRESH_S`."""
 
 PLANS = 2.0
-"""Nor for less than the cluster takes for this many widest plans: else a single request to a slow model
-would look like too many."""
+"""The least time to average over, in widest plans: with less, one request to a slow model would look like
+overload."""
 
 
 class Rate:
-    """A fading mean over the time that a thousand arrivals take, at least 0.1 s and at most 1 s."""
+    """The arrival rate: a fading mean over the time of a thousand arrivals, from 0.1 s to 1 s."""
 
     def __init__(self) -> None:
         self._mean_per_s = 0.0  # the gateway's own: arrivals, fading over one second
-        self._came = 0.0
-        self._lasted_s = 0.0  # arrivals and time passed, fading over the time looked back
+        self._looked_at = Fading()  # arrivals over the time passed, as far as it looks back
 
     def after(self, mean_per_s: float, passed_s: float, capacity_per_s: float = inf) -> float:
         """Update with the gateway's mean after `passed_s`; return the rate.
@@ -265,22 +255,12 @@ class Rate:
         came = max(0.0, mean_per_s - self._mean_per_s * exp(-passed_s))
         self._mean_per_s = mean_per_s
         if passed_s > IDLE_S:
-            self._came, self._lasted_s, passed_s = 0.0, 0.0, max(FRESH_S, least_s)
+            self._looked_at, passed_s = Fading(), max(FRESH_S, least_s)
         back_s = min(MOST_S, max(LEAST_S, ARRIVALS / max(mean_per_s, 1e-9)))
-        kept = exp(-passed_s / back_s)
-        self._came = self._came * kept + came
-        self._lasted_s = self._lasted_s * kept + (passed_s or max(LEAST_S / 5, least_s))
-        return self._came / self._lasted_s
+        self._looked_at.fade(exp(-passed_s / back_s))
+        self._looked_at.note(came, passed_s or max(LEAST_S / 5, least_s))
+        return self._looked_at.mean
 
-
-# -- Warmth: which choices a server has loaded, so that it can run them at once.
-#
-# A choice is warm if it was used recently; in nested models every narrower choice is warm too. A cold choice
-# must be loaded first, and a busy device refuses to load (U_blk). The head of its queue, and everything
-# behind
-# it, would then wait until the device is idle. So a router does not ask a busy server for a cold choice, and
-# it
-# keeps the widest warm choice loaded with one request every few seconds.
 
 KEPT_S = 4.0
 """How long a used instance is expected to stay loaded; servers unload after 5 s."""
@@ -293,7 +273,13 @@ BUSY = 0.9
 
 
 class Warmth:
-    """Remembers when each choice, or in nested models a wider one, was last asked for on each server."""
+    """Which choices each server has loaded, so that it can run them at once.
+
+    A choice is warm if it was used recently; in nested models every narrower choice is warm too. A cold
+    choice must be loaded first, and a busy device refuses to load (U_blk). The head of its queue, and
+    everything behind it, would then wait until the device is idle. So a router does not ask a busy server for
+    a cold choice, and it keeps the widest warm choice loaded with one request every few seconds.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._nested = [model.spec.nested for model in cluster.models]
@@ -328,9 +314,6 @@ class Warmth:
         for model in self._asked_s:
             for asked_s in model:
                 asked_s[servers] = -inf
-
-
-# -- The kinds of devices in a cluster: servers with the same profile are alike.
 
 
 def kinds_of(cluster: Cluster) -> tuple[NDArray[np.int64], list[int]]:
@@ -375,8 +358,7 @@ class GoalParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class GoalRouter:
     """Scores every choice on every server by prices, and takes the least.
 
-    `goal` holds for every model but those with a goal of their own; `goals` adds such goals, by name. With
-    `sure`, answers of models that say how sure they are can be followed by those of wider plans.
+    With `sure`, answers of models that say how sure they are can be followed by those of wider plans.
     """
 
     def __init__(
@@ -385,11 +367,9 @@ class GoalRouter:
         goal: Goal | None = None,
         gains: GoalParameters | None = None,
         *,
-        goals: Mapping[str, Goal] | None = None,
         sure: bool = False,
     ) -> None:
-        stated = goal or Goal()
-        self.goal = replace(stated, by_model={**stated.by_model, **goals}) if goals else stated
+        self.goal = goal or Goal()
         self.gains = gains or GoalParameters()
         self._cluster, self._sure = cluster, sure
         self._estimate = Estimate(cluster)
@@ -398,18 +378,7 @@ class GoalRouter:
         """Device time of a widest plan, the mean over models, by server: the unit of work."""
         self._crowd = self.gains.crowd_per_s * self._full_s * (1.0 / self._full_s).mean()
         self._kind_of, first = kinds_of(cluster)
-        work = [{key: float(s[i] / self._full_s[i]) for key, s in cluster.work_s.items()} for i in first]
-        self.models = [
-            ModelGoal(
-                model,
-                self.goal.of(model.name),
-                CostToGo(model, work, _objective(cluster, self._priced(model.name), first), sure=sure),
-                target_s=self.gains.target_s,
-                empty_s=self._estimate.empty_s,
-                competes=len(active) > 1,
-            )
-            for model in cluster.models
-        ]
+        self.models = self._goals_of_models(first)
         self.active = [self.models[model.number] for model in active]
         """The goals of the models that take new requests."""
         costs_to_go = [model.cost_to_go for model in self.models]
@@ -420,17 +389,16 @@ class GoalRouter:
         ]
         """Work of each choice after a path, by model and row of the path: (choices, servers)."""
         self._reach = [
-            [[one.model.quality.best_reachable((*path, c)) for c in after] for path, after in its]
-            for one, its in ((one, _choices_after(one)) for one in self.models)
+            [[m.quality.best_reachable((*path, c)) for c in m.tree.after[path]] for path in m.tree.paths]
+            for m in cluster.models
         ]
         """The accuracy within reach after each choice, by model and row of the path before."""
         self._seconds = self._full_s.tolist()
         self._ahead = lru_cache(maxsize=2048)(self._ahead_by_server)
         self._warmth = Warmth(cluster)
+        kinds, full_s = self._kind_of.tolist(), self._seconds
         self._judgements = {
-            model.model.number: Judgement(
-                cluster, model.model.number, model.cost_to_go, self._kind_of.tolist(), self._full_s.tolist()
-            )
+            model.model.number: Judgement(cluster, model.model.number, model.cost_to_go, kinds, full_s)
             for model in self.models
             if model.cost_to_go.escalation is not None
         }
@@ -441,6 +409,7 @@ class GoalRouter:
         self._energy = EnergyLimit(self.goal, sum(profile.idle_w for profile in cluster.profiles))
         self._crowded: tuple[float, Values] = (-1.0, self._full_s)  # when, and what queues add to prices
         self._limits_latency = any(model.goal.latency_limits for model in self.active)
+        self._segments = float(np.mean([model.segments for model in active]))
         self._plans = False
         self._spread = 1.0
         self._rate = Rate()
@@ -448,6 +417,21 @@ class GoalRouter:
         self.target_s = self._least_target_s()
         """The backlog to aim for."""
         self._crowd_at: tuple[float, Values] = (0.0, self._crowd)  # a target, and the price of crowds there
+
+    def _goals_of_models(self, first: list[int]) -> list[ModelGoal]:
+        """Make the goal of each model; `first` has the first server of each kind."""
+        cluster, goals = self._cluster, []
+        work = [{key: float(s[i] / self._full_s[i]) for key, s in cluster.work_s.items()} for i in first]
+        competes = len(cluster.active or cluster.models) > 1
+        for model in cluster.models:
+            goal = self.goal.of(model.name)
+            priced = self.goal if self.goal.limits_energy else goal
+            cost_to_go = CostToGo(model, work, _objective(cluster, priced, first), sure=self._sure)
+            target_s, empty_s = self.gains.target_s, self._estimate.empty_s
+            goals.append(
+                ModelGoal(model, goal, cost_to_go, target_s=target_s, empty_s=empty_s, competes=competes)
+            )
+        return goals
 
     def _least_target_s(self) -> float:
         """Return the least backlog that any model asks for.
@@ -457,13 +441,10 @@ class GoalRouter:
         """
         if self._spread == 1.0 or self._whole_plan.limit_s:
             return min(model.target_s for model in self.active)
-        shared_s = [
-            model.target_s
-            if model.goal.latency_limits
-            else min(TARGET_LIMIT_S, self._spread * model.target_s)
-            for model in self.active
-        ]
-        return min(shared_s)
+        return min(
+            one.target_s if one.goal.latency_limits else min(TARGET_LIMIT_S, self._spread * one.target_s)
+            for one in self.active
+        )
 
     def route(self, seen: Observation) -> Route:
         """Take the cheapest (choice, server); a stated plan goes to the server that finishes it first."""
@@ -531,10 +512,6 @@ class GoalRouter:
             seen, price, objective_price, crowd / model.worth, own_per_s / model.worth, binding
         )
 
-    def _priced(self, model: str) -> Goal:
-        """Return the goal that says whether energy or time is priced for a model."""
-        return self.goal if self.goal.limits_energy else self.goal.of(model)
-
     @property
     def yielding(self) -> list[str]:
         """The limits that are not kept now, in the order in which they yield."""
@@ -558,12 +535,13 @@ class GoalRouter:
         judgement, model = self._judgements[request.model], self.models[request.model]
         assert request.trail is not None
         if judgement.checked(request, top):
-            self._judge_anew(model, judgement)
+            model.cost_to_go.trust(judgement.trust.holds)
+            self._value_anew(model)
         if self._crowded[0] != seen.now_s:
             self._crowded = seen.now_s, self._queues_price(seen)
         price = self._price(model) + float(self._crowded[1][request.trail.homes[-1]]) / model.worth
         prices = (step_above(price), model.objective_price)  # who began narrow goes on where time is free too
-        limit_s = model.goal.tail_s or self._whole_plan.limit_s
+        limit_s = model.goal.p99_s or model.goal.p95_s or self._whole_plan.limit_s
         until_s = min(request.deadline_s, request.arrival_s + limit_s) if limit_s else request.deadline_s
         return judgement.judge(request, confidence, prices, until_s - seen.now_s, seen)
 
@@ -571,11 +549,6 @@ class GoalRouter:
     def trust(self) -> dict[str, Trust]:
         """How far the confidence of each model is trusted, by name."""
         return {self._cluster.models[number].name: one.trust for number, one in self._judgements.items()}
-
-    def _judge_anew(self, model: ModelGoal, judgement: Judgement) -> None:
-        """Value plans by themselves while a model's confidence is not trusted, else with what may follow."""
-        model.cost_to_go.trusts = judgement.trust.holds
-        self._value_anew(model)
 
     def _value_anew(self, model: ModelGoal) -> None:
         """Forget what followed from a model's cost to go, which has changed."""
@@ -603,14 +576,6 @@ class GoalRouter:
     def _price(self, model: ModelGoal) -> float:
         """Return the planner's price of one widest plan, in accuracy of this model."""
         return max(0.0, self.gains.planner * self.pricing.next() / model.worth - model.objective_price)
-
-    def _spread_of(self, rates_per_s: Values, worths: Values) -> float:
-        """How many models share the backlog: 1 / Σ share², times what their accuracy is worth in the mean."""
-        total = float(rates_per_s.sum())
-        if total <= 0.0:
-            return 1.0
-        shares = rates_per_s / total
-        return float((shares @ worths) / (shares @ shares))
 
     def _crowd_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price."""
@@ -644,8 +609,11 @@ class GoalRouter:
         if len(self.models) > 1:
             share_out(self.active)
             rates, worths = seen.model_rates_per_s, np.array([model.worth for model in self.models])
-            self.pricing.mix(rates / max(float(rates.sum()), 1e-9), worths)
-            self._spread = self._spread_of(rates, worths)
+            total = float(rates.sum())
+            self.pricing.mix(rates / max(total, 1e-9), worths)
+            # how many models share the backlog, times what their accuracy is worth in the mean
+            shares = rates / (total or 1.0)
+            self._spread = float((shares @ worths) / (shares @ shares)) if total > 0.0 else 1.0
         self.target_s = self._least_target_s()
         rate_per_s = self._rate.after(seen.arrival_rate_per_s, passed_s, capacity_per_s)
         self._whole_plan.load = rate_per_s / capacity_per_s
@@ -654,22 +622,12 @@ class GoalRouter:
             capacity_per_s=capacity_per_s,
             error=min(backlog_s / self.target_s - 1.0, PLANNED_ERROR if seen.plans else inf),
             passed_s=passed_s,
-            fixed=self._charge.first(seen, plans_per_s) * self._batches(seen),
+            fixed=self._charge.first(seen, plans_per_s) * (1.0 if seen.plans else self._segments),
         )
         if self._judgements and (further := self._charge.further(seen)) is not None:
             for number in self._judgements:
                 self.models[number].cost_to_go.charge(further, per_leg=not seen.plans)
                 self._value_anew(self.models[number])
-
-    def _batches(self, seen: Observation) -> float:
-        """Return in how many batches a request runs, if nothing follows its first plan."""
-        return 1.0 if seen.plans else float(np.mean([one.model.segments for one in self.active]))
-
-
-def _choices_after(goal: ModelGoal) -> list[tuple[Path, list[int]]]:
-    """Return the paths of a model in the order of its tree, each with the choices that may follow."""
-    tree = goal.cost_to_go.tree
-    return [(path, [int(c) for c in tree.choices[row]]) for row, path in enumerate(tree.paths)]
 
 
 def _objective(cluster: Cluster, goal: Goal, first: list[int]) -> list[dict[Key, float]]:

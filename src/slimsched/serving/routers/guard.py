@@ -7,7 +7,7 @@ always decides and the router is only compared with it. Each route says who deci
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from slimsched.models.spec import Path
 from slimsched.serving.domain.request import Request
@@ -26,40 +26,26 @@ RUNAWAY_LOOKS = 8
 SERVERS_TRAINED = (1, 4096)
 
 
-class Guarded(AnswerListener, Protocol):
+class Guarded(Router, AnswerListener, Protocol):
     """A router that a guard can watch: such as `goal`, or `ppo` that sees the head."""
 
     @property
     def goal(self) -> Goal:
         """The goal that it follows."""
-        ...
 
     @property
     def saturated(self) -> bool:
         """Whether it could not choose narrower to make queues shorter."""
-        ...
-
-    def route(self, seen: Observation) -> Route | None:
-        """Decide for the head of the queue."""
-        ...
-
-    def knows(self, model: int, path: Path) -> bool:
-        """Whether some plan of a model begins with this path."""
-        ...
-
-    def with_goal(self, goal: Goal) -> "Guarded":
-        """Return the same router with another goal."""
-        ...
-
-
-@runtime_checkable
-class LimitKeeper(Protocol):
-    """A router that knows which limits of its goal it cannot keep."""
 
     @property
     def yielding(self) -> Sequence[str]:
-        """The limits that are not kept now, in the order in which they yield."""
-        ...
+        """The limits that are known not to be kept now, in the order in which they yield."""
+
+    def knows(self, model: int, path: Path) -> bool:
+        """Whether some plan of a model begins with this path."""
+
+    def with_goal(self, goal: Goal) -> "Guarded":
+        """Return the same router with another goal."""
 
 
 class GuardedRouter:
@@ -89,13 +75,17 @@ class GuardedRouter:
         if seen.now_s - self._looked_s >= CHECK_S:
             self._look(seen)
         if seen.now_s != self._now_s:  # once per scheduling step
-            self._now_s, self._in_range = seen.now_s, _is_in_range(seen)
+            total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
+            least, most = SERVERS_TRAINED
+            self._now_s, self._in_range = seen.now_s, 0.0 <= total < 1e12 and least <= len(seen.alive) <= most
         why = None if self._in_range else "out of range"
         if self._in_range and self._running_away:
             why = "queues grow"
         route = None if why == "out of range" else self.router.route(seen)
-        if route is not None and not self._is_possible(route, seen):
-            why = "no such route"
+        if route is not None:
+            path = (*seen.path, route.choice, *route.ahead)
+            if not (seen.alive[route.server] and route.group >= 1 and self.router.knows(seen.model, path)):
+                why = "no such route"
         if self.shadow:
             return self._watch(route, seen)
         if why is None:
@@ -125,11 +115,11 @@ class GuardedRouter:
     def _watch(self, route: Route | None, seen: Observation) -> Route | None:
         """Decide by the fallback, and compare the router's route with it (shadow mode)."""
         answer = self.fallback.route(seen)
-        same = route is not None and answer is not None and route.server == answer.server
-        same = same and route is not None and answer is not None and route.choice == answer.choice
-        self.counts["shadow: same" if same else "shadow: other"] += 1
         if answer is None or route is None:
+            self.counts["shadow: other"] += 1
             return answer
+        same = (route.server, route.choice) == (answer.server, answer.choice)
+        self.counts["shadow: same" if same else "shadow: other"] += 1
         reason = f"shadow: the router would take server {route.server} at choice {route.choice}"
         return Route(answer.server, answer.choice, answer.group, reason)
 
@@ -145,11 +135,6 @@ class GuardedRouter:
             self._running_away = False
         self._looked_s, self._backlog_s = seen.now_s, backlog_s
 
-    def _is_possible(self, route: Route, seen: Observation) -> bool:
-        """Whether a route names a live server, a group, and choices that some plan has."""
-        path = (*seen.path, route.choice, *route.ahead)
-        return bool(seen.alive[route.server]) and route.group >= 1 and self.router.knows(seen.model, path)
-
 
 def goal_of(router: Router) -> Goal | None:
     """Return the goal that a router follows; None if it follows none."""
@@ -158,17 +143,10 @@ def goal_of(router: Router) -> Goal | None:
 
 def yielding_of(router: Router) -> Sequence[str]:
     """Return the limits of its goal that a router cannot keep now, in the order in which they yield."""
-    watched = router.router if isinstance(router, GuardedRouter) else None
-    return watched.yielding if isinstance(watched, LimitKeeper) else ()
+    return router.router.yielding if isinstance(router, GuardedRouter) else ()
 
 
 def limits_of(router: Router, models: Sequence[str]) -> list[tuple[str, bool]]:
     """Return the limits of a router's goal in the order in which they yield, and whether each is kept now."""
     goal, missed = goal_of(router), yielding_of(router)
     return [] if goal is None else [(limit, limit not in missed) for limit in goal.clauses(models)]
-
-
-def _is_in_range(seen: Observation) -> bool:
-    """Whether a training run can have shown such inputs."""
-    total = float(seen.backlog_s.sum()) + seen.arrival_rate_per_s
-    return 0.0 <= total < 1e12 and SERVERS_TRAINED[0] <= len(seen.alive) <= SERVERS_TRAINED[1]

@@ -1,14 +1,12 @@
 """The routers that PPO trained: the paper's, and one that sees the head of the queue. They need only numpy.
 
-PPO that sees the head of the queue: one small network for any number of servers and choices.
-
 The paper's state (1) does not say which segment is to be routed, nor where its input lies. This router sees
 both. It scores every server with the same network, draws one, and then scores every choice on that server
 with a second network. So one policy file fits any cluster and any model. Training starts from a simple rule,
 `server_prior` and `choice_prior`, to which the networks add what was learned.
 
 `v` says how many seconds of waiting a unit of accuracy is worth. It is an input of both networks: one policy
-covers the whole trade-off of accuracy against latency. It needs only numpy.
+covers the whole trade-off of accuracy against latency.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,18 +20,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError
+from slimsched.core.pareto import best_at_some_price
+from slimsched.core.statistics import follow
 from slimsched.models.spec import Path
-from slimsched.serving.domain.cluster import Cluster
+from slimsched.serving.domain.cluster import Cluster, Values
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import Request
+from slimsched.serving.domain.request import Request, alike
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.observation import Estimate, Observation, Route
 from slimsched.serving.routers.classic import group_sizes
-from slimsched.serving.routers.goal_following import Worth
-
-# -- The paper's PPO router: takes the state (1) and samples three choices (2)-(5). It needs only numpy.
-
-Values = NDArray[np.float64]
+from slimsched.serving.routers.goal_following import LONGEST_STEP_S, GoalMeter, Sought
 
 WEIGHTS = {"state.mean", "state.deviation"} | {
     f"{layer}.{part}" for layer in ("input", "hidden", "heads") for part in ("weight", "bias")
@@ -72,7 +68,7 @@ def state_of(seen: Observation) -> Values:
 
 
 class PpoRouter:
-    """Samples server, choice and group from three heads of a small model; ε explores servers only."""
+    """The paper's: takes the state (1), samples server, choice and group, (2)-(5); ε explores servers."""
 
     def __init__(self, cluster: Cluster, rng: Random, weights: Mapping[str, Values], epsilon: float) -> None:
         self._groups = group_sizes(cluster.batch_limit)
@@ -87,11 +83,7 @@ class PpoRouter:
 
     def use(self, weights: Mapping[str, Values]) -> None:
         """Use these weights from now on."""
-        if missing := WEIGHTS - set(weights):
-            raise ConfigError(
-                f"this is no policy of the router ppo: it has no '{min(missing)}'; "
-                "train one with: slim router train ppo"
-            )
+        check_weights("ppo", sorted(WEIGHTS), weights, train="slim router train ppo")
         wanted = (2 + 3 * self._servers, self._servers + self._choices + len(self._groups))
         given = (weights["input.weight"].shape[1], weights["heads.weight"].shape[0])
         if wanted != given:
@@ -109,22 +101,22 @@ class PpoRouter:
         state = state_of(seen)
         logits = self._logits(state)
         servers, count = self._servers, self._choices
-        server_p = _softmax(logits[:servers] - seen.penalty_s)
+        server_p = softmax(logits[:servers] - seen.penalty_s)
         server_p = (1.0 - self.epsilon) * server_p + self.epsilon * seen.alive / len(seen.alive_ids)
         tree = self._trees[seen.model]
         choices = tree.choices[tree.row[seen.path]]
-        choice_p = _softmax(logits[servers : servers + count])
+        choice_p = softmax(logits[servers : servers + count])
         if len(choices) < count:
             choice_p = np.where(np.isin(np.arange(count), choices), choice_p, 0.0)
             choice_p /= choice_p.sum()
-        group_p = _softmax(logits[servers + count :])
-        action = (self._draw(server_p), self._draw(choice_p), self._draw(group_p))
+        group_p = softmax(logits[servers + count :])
+        server, choice, group = [draw(p, self._random()) for p in (server_p, choice_p, group_p)]
         if self.decisions is not None:
-            chance = server_p[action[0]] * choice_p[action[1]] * group_p[action[2]]
+            action, chance = (server, choice, group), server_p[server] * choice_p[choice] * group_p[group]
             self.decisions.append(
                 PpoDecision(state, seen.alive.copy(), action, self.epsilon, float(np.log(chance)))
             )
-        return Route(action[0], action[1], self._groups[action[2]], "sampled from the policy")
+        return Route(server, choice, self._groups[group], "sampled from the policy")
 
     def _logits(self, state: Values) -> Values:
         """Return MLP_θ of eq. (3), all heads in one vector."""
@@ -134,17 +126,6 @@ class PpoRouter:
         logits: Values = x @ self._heads[0] + self._heads[1]
         return logits
 
-    def _draw(self, chances: Values) -> int:
-        return min(int(chances.cumsum().searchsorted(self._random(), side="right")), len(chances) - 1)
-
-
-def _softmax(logits: Values) -> Values:
-    raised = np.exp(logits - logits.max())
-    chances: Values = raised / raised.sum()
-    return chances
-
-
-# -- What learned routers share: v, which may follow a goal, what a guard asks of them, and small networks.
 
 Layer = tuple[Values, Values]
 
@@ -152,51 +133,75 @@ IN_USE = 4.0
 """Logits are multiplied by this outside training, so that chance only settles what is nearly equal."""
 
 
+RANGE_S = (0.1, 40.0)
+"""The range of v: twice as far in both directions as in training."""
+
+V_AIM = 0.95
+"""Share of the latency limit to aim for."""
+
+V_RISE_PER_S, V_FALL_PER_S, V_CHASE_PER_S = 1.0, 4.0, 1.5
+"""How fast v rises and falls with the room below a latency limit, and follows an accuracy floor."""
+
+
 class LearnedRouter:
-    """Holds v, the seconds of waiting that a unit of accuracy is worth, and lets it follow a goal."""
+    """Holds v, the seconds of waiting that a unit of accuracy is worth, and lets it follow a goal.
+
+    The goal is that of the cluster's first model. A limit on latency lowers v while latency is above it and
+    raises v while there is room. Without such a limit, v follows the accuracy floor.
+    """
+
+    yielding: Sequence[str] = ()
+    """It does not say which limits it cannot keep."""
 
     def __init__(self, cluster: Cluster, v: float, goal: Goal | None) -> None:
-        self.worth = Worth(cluster, v, goal)
-        self._cluster = cluster
-        self._narrowest = 0.0  # share of the last hundred decisions at the narrowest choice
+        self.v = v
+        """How many seconds of waiting a unit of accuracy is worth now."""
+        self.goal = goal or Goal()
+        """The goal that v follows."""
+        self._cluster, self._meter = cluster, GoalMeter()
+        limits = self._limits = self.goal.of((cluster.active or cluster.models)[0].name)
+        self._is_stated = bool(limits.latency_limits or limits.min_accuracy)  # whether v follows anything
+        self._narrowest = follow(0.0, 0.01)  # share of the last hundred decisions at the narrowest choice
         self._now_s, self._plans = -1.0, False
 
     def begin(self, seen: Observation) -> None:
-        """Move v, once per scheduling step."""
-        if seen.now_s != self._now_s:
-            self._now_s, self._plans = seen.now_s, seen.plans
-            if self.worth.is_stated:
-                self.worth.update(seen.now_s)
+        """Let time pass and move v, once per scheduling step."""
+        self._plans, now_s = seen.plans, seen.now_s
+        if now_s == self._now_s or not self._is_stated:
+            return
+        passed_s = 0.0 if self._now_s < 0.0 else min(LONGEST_STEP_S, now_s - self._now_s)
+        self._now_s, limits, meter, v = now_s, self._limits, self._meter, Sought(self.v, *RANGE_S)
+        meter.fade(passed_s)
+        if tightest := meter.least_room(limits.latency_limits, V_AIM):
+            room = tightest[0]
+            v.move(room, V_RISE_PER_S if room > 0.0 else V_FALL_PER_S, passed_s)
+        if limits.min_accuracy and meter.accuracy is not None:
+            missing = meter.missing(limits.min_accuracy)
+            if limits.objective != "accuracy" or (missing > 0.0 and not limits.latency_limits):
+                v.move(missing, V_CHASE_PER_S, passed_s)
+        self.v = v.value
 
     def sent(self, seen: Observation, choice: int, *, is_narrowest: bool) -> None:
         """Note the choice at which the head is sent."""
-        self._narrowest += 0.01 * (float(is_narrowest) - self._narrowest)
-        if self.worth.is_stated and not seen.plans:
-            self.worth.sent(seen, choice, min(seen.count, self._cluster.batch_limit))
-
-    @property
-    def v(self) -> float:
-        """How many seconds of waiting a unit of accuracy is worth now."""
-        return self.worth.v
-
-    @property
-    def goal(self) -> Goal:
-        """The goal that v follows."""
-        return self.worth.goal
+        self._narrowest.note(is_narrowest)
+        if self._is_stated and not seen.plans:
+            count = min(seen.count, self._cluster.batch_limit)
+            self._meter.sent(self._cluster.models[seen.model], seen, choice, count)
 
     @property
     def saturated(self) -> bool:
         """Whether it could hardly choose narrower."""
-        return self._narrowest > 0.8
+        return self._narrowest.mean > 0.8
 
     def knows(self, model: int, path: Path) -> bool:
         """Whether some plan of a model begins with this path."""
         return path in self._cluster.models[model].tree.row
 
     def answered(self, requests: Sequence[Request], now_s: float) -> None:
-        """Note answers, where whole networks are planned."""
-        if self._plans and self.worth.is_stated:
-            self.worth.answered(requests, now_s)
+        """Note answers, where whole networks are planned and ages on the way say nothing."""
+        if self._plans and self._is_stated:
+            for request, count in alike(requests):
+                self._meter.answered(self._cluster.models[request.model], request, count, now_s)
 
 
 def check_weights(
@@ -244,16 +249,13 @@ def draw(chances: Values, random: float) -> int:
     return min(int(chances.cumsum().searchsorted(random, side="right")), len(chances) - 1)
 
 
-# -- A prospect: what the choices after a path may still come to, when device time has a price.
-#
-# A choice is worth what the best plan that begins with it is worth: the accuracy of that plan, less the price
-# of the work that is left after the choice. Without a queue the best plan is the widest; the dearer device
-# time
-# is, the narrower it goes on. Plans that are best at no price are left out, so few remain.
+class ChoiceValues:
+    """What the choices after a path may still come to, by server, when device time has a price.
 
-
-class Prospect:
-    """The choices after one path of a model, on the servers of a cluster."""
+    A choice is worth what the best plan that begins with it is worth: the accuracy of that plan, less the
+    price of the work that is left after the choice. Without a queue the best plan is the widest; the dearer
+    device time is, the narrower it goes on. Plans that are best at no price are left out, so few remain.
+    """
 
     def __init__(self, cluster: Cluster, model: ServedModel, path: Path) -> None:
         tree = model.tree
@@ -289,38 +291,13 @@ def _best_plans(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Value
     tree, done = model.tree, len(path)
     plans = [plan for plan in tree.plans if plan[:done] == path]
     accuracy = np.array([model.weight * model.quality.accuracy(plan) for plan in plans])
-    rest_s = np.array([_rest_s(cluster, model, plan, done) for plan in plans])
+    none_s = np.zeros(len(cluster))
+    rest_s = np.array([sum([cluster.work_s[k] for k in model.legs(plan)[done:]], none_s) for plan in plans])
     kept: set[int] = set()
     for column in np.unique(rest_s, axis=1).T:
-        kept.update(_upper_hull(column, accuracy))
+        kept.update(best_at_some_price(column, accuracy))
     rows = sorted(kept)
     return accuracy[rows], rest_s[rows]
-
-
-def _rest_s(cluster: Cluster, model: ServedModel, plan: Path, done: int) -> Values:
-    total = np.zeros(len(cluster))
-    for key in model.legs(plan)[done:]:
-        total = total + cluster.work_s[key]
-    return total
-
-
-def _upper_hull(work_s: Values, accuracy: Values) -> Sequence[int]:
-    """Return the numbers of the points with the most accuracy less price times work, at any price from 0."""
-    hull: list[int] = []
-    for point in np.lexsort((-accuracy, work_s)).tolist():
-        if hull and accuracy[point] <= accuracy[hull[-1]]:
-            continue
-        while len(hull) > 1 and not _bends_down(work_s, accuracy, hull[-2], hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    return hull
-
-
-def _bends_down(work_s: Values, accuracy: Values, first: int, second: int, third: int) -> bool:
-    """Whether accuracy rises more slowly after the second point than before it."""
-    before = (accuracy[second] - accuracy[first]) * (work_s[third] - work_s[second])
-    after = (accuracy[third] - accuracy[second]) * (work_s[second] - work_s[first])
-    return bool(before > after)
 
 
 CONTEXT, SERVER, CHOICE = 6, 10, 7
@@ -382,7 +359,7 @@ class HeadDecision(Struct, frozen=True):
 class _Ahead(Struct, frozen=True):
     """The choices after a path, with figures that do not change, by (choice, server)."""
 
-    prospect: Prospect
+    values: ChoiceValues
     extra_s: Values  # work above that of the narrowest
     relative: Values  # work over that of the widest
     drift: Values  # extra work over the mean of the widest, as drift-plus-penalty counts it
@@ -409,11 +386,11 @@ class HeadFeatures:
         ahead = self.ahead(seen.model, seen.path)
         count = min(seen.count, self.estimate.group)
         move_s = self._cluster.move_s(seen.model, seen.segment, seen.previous, seen.source, count)
-        work_s = ahead.prospect.work_s
+        work_s = ahead.values.work_s
         run_s = count * work_s[-1]
         end_s = seen.backlog_s + move_s + run_s
         behind = seen.outstanding + count
-        caused_s = behind * work_s - v * ahead.prospect.gain(behind / v)
+        caused_s = behind * work_s - v * ahead.values.gain(behind / v)
         if kept is not None:
             caused_s = np.where(kept, caused_s, np.inf)
         cost_s = (MOVE + LINK * seen.outstanding / count) * move_s + caused_s.min(axis=0)
@@ -452,7 +429,7 @@ class HeadFeatures:
         delay = behind * ahead.extra_s[:, server] / (v * POINT)
         drift = float(seen.backlog_s[server]) * ahead.drift[:, server] / (v * POINT)
         choices = np.empty((len(delay), CHOICE))
-        choices[:, 0] = ahead.prospect.gain_on(server, behind / v) / POINT
+        choices[:, 0] = ahead.values.gain_on(server, behind / v) / POINT
         choices[:, 1] = ahead.relative[:, server]
         choices[:, 2] = np.minimum(delay, 8.0)
         choices[:, 3] = np.log1p(delay)
@@ -462,10 +439,10 @@ class HeadFeatures:
         return choices
 
     def _ahead(self, model: int, path: Path) -> _Ahead:
-        prospect = Prospect(self._cluster, self._cluster.models[model], path)
-        work_s = prospect.work_s
+        values = ChoiceValues(self._cluster, self._cluster.models[model], path)
+        work_s = values.work_s
         extra_s = np.maximum(0.0, work_s - work_s[0])
-        return _Ahead(prospect, extra_s, work_s / work_s[-1], extra_s / work_s[-1].mean())
+        return _Ahead(values, extra_s, work_s / work_s[-1], extra_s / work_s[-1].mean())
 
 
 class HeadPpoRouter(LearnedRouter):
@@ -499,7 +476,7 @@ class HeadPpoRouter(LearnedRouter):
     def route(self, seen: Observation) -> Route:
         """Choose a server by the first network, and the choice on it by the second."""
         self.begin(seen)
-        v = self.worth.v
+        v = self.v
         context, servers = self.features.of_servers(seen, v)
         logits = server_prior(servers) + outputs(self._server, context, servers)[:, 0] - seen.penalty_s
         sharp = 1.0 if self.decisions is not None else IN_USE
@@ -521,7 +498,7 @@ class HeadPpoRouter(LearnedRouter):
                     context, servers, seen.alive.copy(), choices, (server, way), self.epsilon, chance
                 )
             )
-        choice = self.features.ahead(seen.model, seen.path).prospect.numbers[way]
+        choice = self.features.ahead(seen.model, seen.path).values.numbers[way]
         self.sent(seen, choice, is_narrowest=way == 0)
         return Route(server, choice, self._group, "learned")
 

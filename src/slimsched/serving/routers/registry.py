@@ -16,10 +16,10 @@ parameters with these names; one that has a parameter `goal` follows goals.
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from random import Random
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -27,30 +27,15 @@ from slimsched.core.config import ConfigError, Count, DataError, PositiveAmount,
 from slimsched.core.plugins import PluginTable
 from slimsched.core.policy_file import read_policy, read_story
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.gateway.goal import Goal, parse_goal
+from slimsched.serving.gateway.goal import Goal, check_affordable, check_reachable, parse_goal
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.classic import (
-    DriftPlusPenaltyRouter,
-    JsqRouter,
-    LpRouter,
-    PowerOfTwoRouter,
-    RandomRouter,
-    RoundRobinRouter,
-    SedRouter,
-    ShardedRouter,
-    SlackFitRouter,
-    SpeedJsqRouter,
-    WarmRouter,
-)
+from slimsched.serving.routers import classic
 from slimsched.serving.routers.goal import GoalParameters, GoalRouter
 from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.learned import HEAD_V, HeadPpoRouter, PpoRouter
 
 RouterMaker = Callable[[str, Cluster, int, Goal | None], Router]
 """Makes a router from its spec, the cluster, a seed, and the goal for routers that follow one."""
-
-SERVING = "goal:in_time=0.7"
-"""The best router for requests with deadlines: as much accuracy as fits in the time."""
 
 FALLBACK_V = 0.5
 """The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
@@ -88,17 +73,10 @@ def make_ppo(
     )
     if known.state == "head":
         learned = HeadPpoRouter(cluster, rng, weights, v, goal=goal)
-        return GuardedRouter(learned, DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow)
+        return GuardedRouter(
+            learned, classic.DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V), shadow=shadow
+        )
     return PpoRouter(cluster, rng, weights, known.epsilon)
-
-
-def _paper_ppo(policy: str) -> Callable[..., Router]:
-    """Return the maker of the paper's router with this policy; it has no options."""
-
-    def make(cluster: Cluster, rng: Random) -> Router:
-        return make_ppo(cluster, rng, policy)
-
-    return make
 
 
 class _PpoStory(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,37 +101,22 @@ def make_goal(
     `gains` is a file that `slim router train goal` wrote. Each field of `GoalParameters` is an option too.
     """
     learned = trained_parameters(gains) if gains else GoalParameters()
-    return GuardedRouter(
-        GoalRouter(cluster, goal, msgspec.structs.replace(learned, **changed), sure=sure),
-        DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V),
-        shadow=shadow,
-    )
+    router = GoalRouter(cluster, goal, msgspec.structs.replace(learned, **changed), sure=sure)
+    fallback = classic.DriftPlusPenaltyRouter(cluster, rng, v=FALLBACK_V)
+    return GuardedRouter(router, fallback, shadow=shadow)
 
 
-def _with_fields(maker: Callable[..., Any], kind: type[msgspec.Struct]) -> inspect.Signature:
-    """Return a function's signature with the fields of a struct in place of its `**options`."""
-    signature = inspect.signature(maker)
-    named = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    fields = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
-        )
-        for field in msgspec.structs.fields(kind)
-    ]
-    return signature.replace(parameters=[*named, *fields])
-
-
-make_goal.__signature__ = _with_fields(make_goal, GoalParameters)  # type: ignore[attr-defined]
+_STATED = list(inspect.signature(make_goal).parameters.values())[:-1]
+_FIELDS = [
+    inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+    for one in msgspec.structs.fields(GoalParameters)
+]
+make_goal.__signature__ = inspect.Signature([*_STATED, *_FIELDS])  # type: ignore[attr-defined]
 
 
 def make_sharded(
-    cluster: Cluster,
-    rng: Random,
-    seed: int,
-    size: Count = 32,
-    router: str = "goal",
-    goal: Goal | None = None,
-) -> ShardedRouter:
+    cluster: Cluster, rng: Random, seed: int, size: Count = 32, router: str = "goal", goal: Goal | None = None
+) -> classic.ShardedRouter:
     """Make shards of `size` servers, each with a router of its own."""
 
     def shard_of(part: Cluster) -> Router:
@@ -162,48 +125,37 @@ def make_sharded(
             own = msgspec.structs.replace(own, power_w=own.power_w * len(part) / len(cluster))
         return make_router(router, part, seed, own)
 
-    return ShardedRouter(cluster, rng, shard_of, size=size)
+    return classic.ShardedRouter(cluster, rng, shard_of, size=size)
 
 
-ROUTERS: dict[str, Callable[..., Router]] = {
-    "random": RandomRouter,
-    "round-robin": RoundRobinRouter,
-    "jsq": JsqRouter,
-    "power-of-two": PowerOfTwoRouter,
-    "sed": SedRouter,
-    "speed-jsq": SpeedJsqRouter,
-    "drift-plus-penalty": DriftPlusPenaltyRouter,
-    "slackfit": SlackFitRouter,
-    "lp": LpRouter,
-    "ppo": make_ppo,
-    "ppo-balanced": _paper_ppo("paper-balanced-0"),
-    "ppo-efficient": _paper_ppo("paper-efficient-0"),
-    "goal": make_goal,
-    "sharded": make_sharded,
+ROUTERS: dict[str, tuple[Callable[..., Router], str]] = {
+    "random": (classic.RandomRouter, "server, choice and group at random (the paper's baseline)"),
+    "round-robin": (classic.RoundRobinRouter, "every server in turn, whatever its speed"),
+    "jsq": (classic.JsqRouter, "the server with the fewest outstanding requests"),
+    "power-of-two": (classic.PowerOfTwoRouter, "the less loaded of two random servers (Ray Serve's default)"),
+    "sed": (classic.SedRouter, "the server that finishes first, at the widest choice in time"),
+    "speed-jsq": (classic.SpeedJsqRouter, "fewest outstanding requests for the server's speed"),
+    "drift-plus-penalty": (classic.DriftPlusPenaltyRouter, "trades queues against accuracy; v sets the rate"),
+    "slackfit": (classic.SlackFitRouter, "the slowest choice and group that still fit the deadline"),
+    "lp": (classic.LpRouter, "follows the fluid optimum for the measured load"),
+    "ppo": (make_ppo, "a trained policy that sees the head of the queue, guarded"),
+    "ppo-balanced": (
+        lambda cluster, rng: make_ppo(cluster, rng, "paper-balanced-0"),
+        "the paper's PPO with its balanced reward",
+    ),
+    "ppo-efficient": (
+        lambda cluster, rng: make_ppo(cluster, rng, "paper-efficient-0"),
+        "the paper's PPO with its efficient reward",
+    ),
+    "goal": (make_goal, "keeps the goal you state: accuracy, latency, energy, power"),
+    "sharded": (make_sharded, "splits many servers into shards, each with a router"),
 }
-
-ABOUT = {
-    "random": "server, choice and group at random (the paper's baseline)",
-    "round-robin": "every server in turn, whatever its speed",
-    "jsq": "the server with the fewest outstanding requests",
-    "power-of-two": "the less loaded of two random servers (Ray Serve's default)",
-    "sed": "the server that finishes first, at the widest choice in time",
-    "speed-jsq": "fewest outstanding requests for the server's speed",
-    "drift-plus-penalty": "trades queues against accuracy; v sets the rate",
-    "slackfit": "the slowest choice and group that still fit the deadline",
-    "lp": "follows the fluid optimum for the measured load",
-    "ppo": "a trained policy that sees the head of the queue, guarded",
-    "ppo-balanced": "the paper's PPO with its balanced reward",
-    "ppo-efficient": "the paper's PPO with its efficient reward",
-    "goal": "keeps the goal you state: accuracy, latency, energy, power",
-    "sharded": "splits many servers into shards, each with a router",
-}
-"""What each router does, in a line."""
+"""Name → what makes the router, and what it does, in a line."""
 
 _TABLE: PluginTable[Router] = PluginTable(
     kind="router",
     group="slimsched.routers",
-    builtin=ROUTERS,
+    builtin={name: maker for name, (maker, _) in ROUTERS.items()},
     context=("cluster", "rng", "seed", "goal"),
 )
 
@@ -216,7 +168,7 @@ def router_names() -> tuple[str, ...]:
 def make_router(spec: str, cluster: Cluster, seed: int, goal: Goal | None = None) -> Router:
     """Make a router. `goal` is for a router that follows goals and whose spec states none."""
     if spec.startswith(WARM):
-        return WarmRouter(cluster, make_router(spec.removeprefix(WARM), cluster, seed, goal))
+        return classic.WarmRouter(cluster, make_router(spec.removeprefix(WARM), cluster, seed, goal))
     bare, own_goal = split_goal(spec)
     if own_goal is not None and not _TABLE.takes(bare, "goal"):
         raise ConfigError(f"router '{bare}' follows no goal; leave the brackets out, or use goal[…]")
@@ -256,6 +208,21 @@ def split_goal(spec: str) -> tuple[str, Goal | None]:
     if match is None:
         raise ConfigError(f"router '{spec}': brackets do not match; write goal[accuracy>=75, p99<=60ms]")
     return match["before"] + match["after"], parse_goal(match["goal"])
+
+
+def check_goal(goal: str | None, routers: Sequence[str]) -> None:
+    """Refuse a goal that none of the routers would follow."""
+    if goal is not None and not any(follows_goal(router) for router in routers):
+        named = f"router '{routers[0]}' follows" if len(routers) == 1 else "these routers follow"
+        raise ConfigError(f"{named} no goal ({goal}); use the router goal")
+
+
+def check_reach(routers: Sequence[str], cluster: Cluster) -> None:
+    """Refuse a router whose own goal, the one in brackets, a cluster's models cannot reach."""
+    for router in routers:
+        if (goal := split_goal(router)[1]) is not None:
+            check_reachable(goal, cluster.models)
+            check_affordable(goal, cluster)
 
 
 def split_specs(text: str) -> list[str]:

@@ -1,8 +1,6 @@
 """The catalogue: finds models that are added while a cluster runs, and what they cost on its servers.
 
 Live and in a replay the same folders give the same clusters and the same routers.
-
-A model repository is a folder of model folders from which a running server may load.
 """
 
 import re
@@ -18,7 +16,7 @@ from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedMode
 from slimsched.serving.domain.profile import Profile, record_of
 from slimsched.serving.gateway.goal import Goal
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import check_scheduler, load_profile, read_model
 from slimsched.serving.scenario.scenario import Scenario
 
@@ -118,28 +116,22 @@ class Catalogue:
     `prepare` does the slow part beforehand, in any thread: the gateway then only takes what is there.
     """
 
-    def __init__(
-        self, scenario: Scenario, router: str, seed: int = 0, *, make: RouterMaker = make_router
-    ) -> None:
-        self._scenario = scenario
-        self._make: Callable[[Cluster, Goal | None], Router] = lambda cluster, goal: make(
-            router, cluster, seed, goal or scenario.goal
-        )
+    def __init__(self, scenario: Scenario, router: str, seed: int = 0) -> None:
+        self._scenario, self._router, self._seed = scenario, router, seed
         self._known: dict[int, tuple[ServedModel, tuple[Profile, ...]]] = {}
-        self._prepared: dict[ModelsChanged, Cluster] = {}
-        self._routers: dict[int, tuple[Cluster, Goal | None, Router]] = {}  # by the cluster's id
+        self._ready: tuple[ModelsChanged, Cluster, Goal | None, Router] | None = None  # what was prepared
 
     def prepare(self, cluster: Cluster, change: ModelsChanged, goal: Goal | None) -> Cluster:
         """Make the cluster after a change, and its router; refuse a model that these servers cannot run."""
+        self._ready = None
         changed = self.change(cluster, change)
-        self._prepared = {change: changed}
-        self._routers = {id(changed): (changed, goal, self._make(changed, goal))}
+        self._ready = change, changed, goal, self.router(changed, goal)
         return changed
 
     def change(self, cluster: Cluster, change: ModelsChanged) -> Cluster:
         """The cluster after models were added and others retired."""
-        if (ready := self._prepared.pop(change, None)) is not None:
-            return ready
+        if self._ready is not None and self._ready[0] == change:
+            return self._ready[1]
         for entry in change.added:
             while len(cluster.models) < entry.number:
                 cluster = _with_gap(cluster)
@@ -148,16 +140,30 @@ class Catalogue:
 
     def router(self, cluster: Cluster, goal: Goal | None) -> Router:
         """Make a router for a cluster whose models have changed."""
-        ready = self._routers.pop(id(cluster), None)
-        if ready is not None and ready[0] is cluster and ready[1] == goal:
-            return ready[2]
-        return self._make(cluster, goal)
+        ready, self._ready = self._ready, None
+        if ready is not None and ready[1] is cluster and ready[2] == goal:
+            return ready[3]
+        return make_router(self._router, cluster, self._seed, goal or self._scenario.goal)
 
     def find(self, entry: ModelEntry) -> tuple[ServedModel, tuple[Profile, ...]]:
         """Read a model, and find its profile on each server."""
-        if entry.number not in self._known:
-            self._known[entry.number] = self._read(entry)
-        return self._known[entry.number]
+        if (known := self._known.get(entry.number)) is not None:
+            return known
+        scenario = self._scenario
+        if len(scenario.devices) != len(scenario.cluster):
+            raise ConfigError("models can be changed only in a scenario that was read from a file")
+        model = read_model(entry.source).numbered(entry.number, weight=entry.weight)
+        profiles: dict[tuple[str, float], Profile] = {}
+        for device, speed in scenario.devices:
+            if (device, speed) not in profiles:
+                profile = load_profile(device, model, Path(scenario.beside))
+                profiles[device, speed] = profile.slowed(1 / speed)
+        by_server = tuple(profiles[one] for one in scenario.devices)
+        servers = zip(scenario.cluster.names, scenario.schedulers, by_server, strict=True)
+        for name, options, profile in servers:
+            check_scheduler(options, profile, f"server '{name}'")
+        self._known[entry.number] = model, by_server
+        return model, by_server
 
     def forget(self, number: int) -> None:
         """Read this model again when it is next asked for: it could not be served."""
@@ -171,23 +177,6 @@ class Catalogue:
             return model, profiles[server]
 
         return find
-
-    def _read(self, entry: ModelEntry) -> tuple[ServedModel, tuple[Profile, ...]]:
-        scenario = self._scenario
-        if len(scenario.devices) != len(scenario.cluster):
-            raise ConfigError("models can be changed only in a scenario that was read from a file")
-        model = read_model(entry.source).numbered(entry.number, weight=entry.weight)
-        profiles: dict[tuple[str, float], Profile] = {}
-        for device, speed in scenario.devices:
-            if (device, speed) not in profiles:
-                profile = load_profile(device, model, Path(scenario.beside))
-                profiles[device, speed] = profile.slowed(1 / speed)
-        by_server = tuple(profiles[one] for one in scenario.devices)
-        for name, options, profile in zip(
-            scenario.cluster.names, scenario.schedulers, by_server, strict=True
-        ):
-            check_scheduler(options, profile, f"server '{name}'")
-        return model, by_server
 
 
 def _with_gap(cluster: Cluster) -> Cluster:

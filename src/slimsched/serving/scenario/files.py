@@ -4,13 +4,16 @@ Also where models come from, and the setting of a run that its log keeps so that
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 import slimsched
 from slimsched import __version__
@@ -28,16 +31,25 @@ from slimsched.core.config import (
     read_toml,
 )
 from slimsched.core.log import Header
-from slimsched.models.package import read_figures, read_quality, read_spec
+from slimsched.models.cache import cache_folder
+from slimsched.models.package import (
+    FIGURES,
+    PROFILES,
+    QUALITY,
+    is_trained,
+    read_figures,
+    read_figures_file,
+    read_quality,
+    read_spec,
+)
 from slimsched.models.quality import QualityTable
 from slimsched.models.shipped import (
     default_figures,
     default_quality,
     default_spec,
-    load_default,
-    shipped_folder,
+    find_folder,
 )
-from slimsched.models.spec import DEFAULT_MODEL, SHIPPED_MODELS, ModelSpec, PlanTree
+from slimsched.models.spec import DEFAULT_MODEL, ModelFigures, ModelSpec, PlanTree
 from slimsched.serving.domain.cluster import (
     AUTOSCALER_NAME,
     GATEWAY_NAME,
@@ -47,7 +59,7 @@ from slimsched.serving.domain.cluster import (
     Link,
     server_of,
 )
-from slimsched.serving.domain.model import ModelOutline, ServedModel
+from slimsched.serving.domain.model import ModelOutline, ServedModel, outlines
 from slimsched.serving.domain.profile import (
     ALONE,
     DEADLINE_SHARE,
@@ -72,51 +84,57 @@ if TYPE_CHECKING:
 # -- Where served models come from: the shipped ones by name, or a model folder.
 
 
-def shipped_model(quality: QualityTable | None = None) -> ServedModel:
-    """Return the default model, with its measured quality or another table."""
-    return ServedModel(default_spec(), quality or default_quality(), default_figures())
+def shipped_model() -> ServedModel:
+    """Return the default model, with its measured quality."""
+    return ServedModel(default_spec(), default_quality(), default_figures())
 
 
-def read_model(source: str, beside: Path | None = None, *, rated: bool = True) -> ServedModel:
+def read_model(source: str, beside: Path | None = None, *, rated: bool | None = True) -> ServedModel:
     """Read a model without its code: a shipped one by its name, any other from its folder.
 
-    A folder is looked up beside the scenario first, then in the working directory. Without `rated`, the
-    model's plans need not have been evaluated.
+    A folder is looked up beside the scenario first, then in the working directory. If it has no figures,
+    those in the cache count. Without `rated`, nobody asks how accurate the plans are; with None, they need
+    not have been evaluated. Then wider plans are assumed to be better.
     """
     if source == DEFAULT_MODEL:
         return shipped_model()
     folder = find_folder(source, beside)
     spec = read_spec(folder)
-    quality = read_quality(folder, spec) if rated else _unrated(spec)
-    return ServedModel(spec, quality, read_figures(folder, spec), folder=str(folder.resolve()))
+    is_rated = (folder / QUALITY).exists() if rated is None else rated
+    quality = read_quality(folder, spec) if is_rated else unrated(spec)
+    return ServedModel(spec, quality, _figures(folder, spec), folder=str(folder.resolve()))
 
 
-def _unrated(spec: ModelSpec) -> QualityTable:
-    """Return a table in which all plans have the same accuracy."""
+def _figures(folder: Path, spec: ModelSpec) -> ModelFigures:
+    """Read a folder's own figures, or else those that were kept in the cache."""
+    has_own = is_trained(folder) or (folder / FIGURES).exists()
+    kept = None if has_own else cache_folder(str(folder)) / FIGURES
+    return read_figures(folder, spec) if kept is None or not kept.exists() else read_figures_file(kept, spec)
+
+
+IF_MEASURED = "if-measured"
+"""Lets a scenario have models whose plans nobody has evaluated."""
+
+NOT_MEASURED = "not measured yet"
+"""The name of a quality table that only assumes something."""
+
+ASSUMED_LOSS = 0.2
+"""How much less accurate the narrowest plan is assumed to be than the widest, as long as nobody knows."""
+
+
+def unrated(spec: ModelSpec) -> QualityTable:
+    """Return a table in which wider plans are better, by no known amount."""
     tree = PlanTree(spec.plans)
-    return QualityTable(tree, name="not evaluated", accuracy=np.ones(len(tree.plans)))
-
-
-def find_folder(source: str, beside: Path | None = None) -> Path:
-    """Find a model's folder."""
-    if (shipped := shipped_folder(source)) is not None:
-        return shipped
-    for folder in (*([beside / source] if beside is not None else []), Path(source)):
-        if folder.is_dir():
-            return folder
-    raise DataError(
-        f"no model '{source}': give {', '.join(map(repr, SHIPPED_MODELS))} or a model folder; "
-        f"make a new one with slim model new {source}"
-    )
+    sizes = np.array([sum(plan) + len(plan) for plan in tree.plans], dtype=float)
+    share = (sizes.max() - sizes) / max(1.0, np.ptp(sizes))
+    return QualityTable(tree, name=NOT_MEASURED, accuracy=1.0 - ASSUMED_LOSS * share)
 
 
 def load_elastic(model: ServedModel) -> "ElasticModel":
     """Load a model's code and weights."""
-    if model.folder:
-        from slimsched.models.loading import load_model
+    from slimsched.models.loading import load_model, trained_model
 
-        return load_model(Path(model.folder))
-    return load_default()
+    return load_model(Path(model.folder)) if model.folder else trained_model()
 
 
 _PACKAGE = Path(slimsched.__file__).parent
@@ -141,6 +159,11 @@ class _Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     service: ServiceCost = ALONE  # what batches cost in service beyond the profile
     scheduler: dict[str, Any] = {}  # what differs from [scheduler]
 
+    @property
+    def speed(self) -> float:
+        """How fast it is, beside its device's profile."""
+        return 1.0 if self.host is None else self.host.speed
+
 
 class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of the models in a scenario file: the shipped one by name, or a model folder."""
@@ -160,7 +183,8 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     link: dict[str, Any]  # the servers' links, [link]
     description: str = ""  # one line for people
     model: list[dict[str, Any]] = []  # the models, [[model]]; without any, the shipped one
-    accuracy: Name = "measured"  # accuracy table: measured, paper or paper:nearest
+    accuracy: Name = "measured"  # accuracy table: measured, if-measured, paper or paper:nearest
+    profile: list[ProfileRecord] = []  # profiles of devices, before those that are found by name
     goal: str | None = None  # the goal of routers that follow one; see goals.md
     gateway_link: dict[str, Any] | None = None  # the gateway's link, [gateway_link]; else [link]
     gateway: dict[str, Any] = {}  # how the gateway works, [gateway]
@@ -171,135 +195,109 @@ class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     noise: dict[str, Any] = {}  # how much batch times vary, [noise]
 
 
-def load_scenario(
-    name_or_path: str,
-    *,
-    models: Sequence[str | Path] = (),
-    goal: str | None = None,
-    accuracy: str | None = None,
-) -> Scenario:
-    """Read a shipped scenario by name, or any scenario by path.
-
-    Models (shipped ones by name, or folders), a goal and an accuracy table given here replace the file's.
-    """
-    raw, path = read_scenario(name_or_path, models=models, goal=goal, accuracy=accuracy)
-    return build_scenario(raw, path.name, path.parent)
-
-
-def read_scenario(
-    name_or_path: str, *, models: Sequence[str | Path] = (), **changed: str | None
-) -> tuple[dict[str, Any], Path]:
-    """Return the contents of a scenario file, with other models and some keys changed, and its path."""
-    path = _find(name_or_path)
-    raw = read_toml(path) | {key: value for key, value in changed.items() if value is not None}
-    if models:
-        raw["model"] = [{"source": _source(model)} for model in models]
-    return raw, path
-
-
 def build_scenario(raw: dict[str, Any], name: str, beside: Path) -> Scenario:
     """Check a scenario file section by section and build the scenario."""
     file = read_section(raw, _File, name, "")
     options = read_section(file.scheduler, SchedulerOptions, name, "scheduler")
-    link = read_section(file.link, Link, name, "link")
-    gateway_link = (
-        link if file.gateway_link is None else read_section(file.gateway_link, Link, name, "gateway_link")
-    )
+    link = gateway_link = read_section(file.link, Link, name, "link")
+    if file.gateway_link is not None:
+        gateway_link = read_section(file.gateway_link, Link, name, "gateway_link")
     models, shares = _models(file, name, beside)
     load = read_section(file.load, Load, name, "load")
     load.check()
     if load.plan:
         for model in models:
             model.spec.path(load.plan)
-    names: list[str] = []
-    profiles, links, schedulers, hosts, costs, devices = [], [], [], [], [], []
-    known: dict[tuple[str, float], Profile] = {}
-    for raw in file.server:
-        server = read_section(raw, _Server, name, "server")
-        own = read_section({**file.scheduler, **server.scheduler}, SchedulerOptions, name, "server.scheduler")
-        if server.host is not None and not own.instance_limit:
-            own = msgspec.structs.replace(own, instance_limit=server.host.instance_limit)
-        if len(names) + server.count > MOST_SERVERS:
-            raise ConfigError(f"{name} [server]: more than {MOST_SERVERS:,} servers; give a smaller count")
-        speed = server.host.speed if server.host is not None else 1.0
-        if (server.device, speed) not in known:
-            known[server.device, speed] = device_profile(server.device, models, beside).slowed(1 / speed)
-        profile = known[server.device, speed]
-        if not own.batch_limit:
-            longest_s = own.batch_limit_s or DEADLINE_SHARE * load.deadline_s
-            own = msgspec.structs.replace(own, batch_limit=useful_batch(profile, models, longest_s))
-        check_scheduler(own, profile, f"{name} [server] '{server.name}'")
-        _check_residents(own, models, name)
-        for number in range(server.count):
-            names.append(server.name if server.count == 1 else f"{server.name}-{number}")
-            profiles.append(profile)
-            links.append(server.link or link)
-            schedulers.append(own)
-            hosts.append(server.host)
-            costs.append(server.service)
-            devices.append((server.device, speed))
-    _check_servers(names, name)
+    servers = _servers(file, name, beside, models, load)
+    costs = tuple(one.kind.service for one in servers)
     cluster = Cluster(
-        names=names,
-        profiles=profiles,
+        names=[one.name for one in servers],
+        profiles=[one.profile for one in servers],
         models=models,
-        links=links,
+        links=[one.kind.link or link for one in servers],
         gateway_link=gateway_link,
-        batch_limit=options.batch_limit or max(own.batch_limit for own in schedulers),
+        batch_limit=options.batch_limit or max(one.scheduler.batch_limit for one in servers),
     )
+    autoscale = None
+    if file.autoscale is not None:
+        autoscale = read_section(file.autoscale, AutoscaleOptions, name, "autoscale")
     scenario = Scenario(
         name=file.name,
         description=file.description,
         cluster=cluster,
-        schedulers=tuple(schedulers),
+        schedulers=tuple(one.scheduler for one in servers),
         gateway=_gateway(file.gateway, name),
         telemetry=read_section(file.telemetry, TelemetryOptions, name, "telemetry"),
         load=load,
         shares=shares,
         goal=_goal(file, name, models),
-        hosts=tuple(hosts),
-        costs=tuple(costs) if any(cost != ALONE for cost in costs) else (),
+        hosts=tuple(one.kind.host for one in servers),
+        costs=costs if any(cost != ALONE for cost in costs) else (),
         noise=read_section(file.noise, ServiceNoise, name, "noise"),
-        devices=tuple(devices),
+        devices=tuple((one.kind.device, one.kind.speed) for one in servers),
         beside=str(beside),
-        autoscale=_autoscale(file.autoscale, name, len(names)),
+        autoscale=autoscale and autoscale.limited_to(len(servers)),
     )
     if scenario.goal is not None:
         check_affordable(scenario.goal, cluster)
     return scenario.with_faults(tuple(read_section(raw, Fault, name, "fault") for raw in file.fault))
 
 
-def device_profile(name: str, models: Sequence[ServedModel], beside: Path) -> Profile:
-    """Return one profile of all models on a device."""
-    return Profile.joined([load_profile(name, model, beside) for model in models])
+class _OneServer(NamedTuple):
+    """One server of the cluster, and the section that it comes from."""
+
+    name: str
+    kind: _Server
+    scheduler: SchedulerOptions
+    profile: Profile
 
 
-def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
-    """Return a model's profile on a device, by name or path.
+def _servers(
+    file: _File, name: str, beside: Path, models: Sequence[ServedModel], load: Load
+) -> list[_OneServer]:
+    """Read the servers, `count` of each section; work out what their options leave to the profile."""
+    servers: list[_OneServer] = []
+    known: dict[tuple[str, float], Profile] = {}
+    for raw in file.server:
+        kind = read_section(raw, _Server, name, "server")
+        own = read_section({**file.scheduler, **kind.scheduler}, SchedulerOptions, name, "server.scheduler")
+        if kind.host is not None and not own.instance_limit:
+            own = msgspec.structs.replace(own, instance_limit=kind.host.instance_limit)
+        if len(servers) + kind.count > MOST_SERVERS:
+            raise ConfigError(f"{name} [server]: more than {MOST_SERVERS:,} servers; give a smaller count")
+        if (device := (kind.device, kind.speed)) not in known:
+            parts = [load_profile(kind.device, model, beside, file.profile) for model in models]
+            known[device] = Profile.joined(parts).slowed(1 / kind.speed)
+        profile = known[device]
+        if not own.batch_limit:
+            longest_s = own.batch_limit_s or DEADLINE_SHARE * load.deadline_s
+            most = useful_batch(profile, models, longest_s)
+            own = replace(own, batch_limit=most, batch_limit_s=longest_s, batch_limit_by="profile")
+        check_scheduler(own, profile, f"{name} [server] '{kind.name}'")
+        _check_residents(own, models, name)
+        names = [f"{kind.name}-{number}" for number in range(kind.count)] if kind.count > 1 else [kind.name]
+        servers += [_OneServer(one, kind, own, profile) for one in names]
+    _check_servers([one.name for one in servers], name)
+    return servers
 
-    The profile is measured (a .json file in the model's folder or beside the scenario), or modelled from the
-    device's data sheet (a .toml file).
+
+def load_profile(name: str, model: ServedModel, beside: Path, given: Sequence[ProfileRecord] = ()) -> Profile:
+    """Return a model's profile on a device, by name or path; profiles that are `given` come first.
+
+    The profile is measured (a .json file in the model's folder, beside the scenario or in the cache), or
+    modelled from the device's data sheet (a .toml file).
     """
-    folders = [
-        *([Path(model.folder) / "profiles"] if model.folder else []),
-        beside / "profiles",
-        CONFIGS / "profiles",
-    ]
-    measured = [beside / name, *(folder / f"{name}.json" for folder in folders)]
+    sheets = (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml")
+    sheet = next((path for path in sheets if path.is_file()), None)
     others = []
-    for path in measured:
-        if path.suffix == ".json" and path.is_file():
-            record = read_profile(path)
-            if record.model == model.name:
-                return record.profile(model)
-            others.append(record.model)
-    if sheet := _device_path(name, beside):
-        return modelled_profile(read_section(read_toml(sheet), Device, sheet.name), model)
-    for path in _profiles_named(name, [beside, *folders]):
-        record = read_profile(path)
+    named = _profiles_named(name, [beside, *_profile_folders(model, beside)]) if sheet is None else ()
+    own = (record for record in given if record.name == name)
+    for record in chain(own, measured_profiles(name, model, beside), map(read_profile, named)):
         if record.model == model.name:
             return record.profile(model)
         others.append(record.model)
+    if sheet is not None:
+        return modelled_profile(read_section(read_toml(sheet), Device, sheet.name), model)
     if others:
         raise DataError(
             f"device '{name}' has a profile of model '{others[0]}', but none of model '{model.name}'; "
@@ -309,30 +307,37 @@ def load_profile(name: str, model: ServedModel, beside: Path) -> Profile:
     raise UnknownNameError("device", name, [*known, *_names(CONFIGS / "devices")])
 
 
-def _device_path(name: str, beside: Path) -> Path | None:
-    """Return the path of a device's data sheet, if it has one."""
-    paths = (beside / name, beside / "devices" / f"{name}.toml", CONFIGS / "devices" / f"{name}.toml")
-    return next((path for path in paths if path.is_file()), None)
+def measured_profiles(name: str, model: ServedModel, beside: Path) -> Iterator[ProfileRecord]:
+    """Yield the profiles whose files have this name, also of other models; those in the cache come last."""
+    for path in (beside / name, *(folder / f"{name}.json" for folder in _profile_folders(model, beside))):
+        if path.suffix == ".json" and path.is_file():
+            yield read_profile(path)
+    if (kept := kept_profile(name, model)) is not None:
+        yield kept
 
 
-class _Named(Struct, frozen=True, kw_only=True):
-    """What says whether a file is the profile of a device: its name."""
+def kept_profile(name: str, model: ServedModel) -> ProfileRecord | None:
+    """Return what the cache has about a model on a device; None if it has nothing that can be read."""
+    path = cache_folder(model.entry.source) / PROFILES / f"{name}.json"
+    try:
+        record = read_profile(path) if path.is_file() else None
+    except DataError:  # of another version, say: it is measured again
+        return None
+    return record if record is not None and sorted(record.steps) == sorted(model.keys) else None
 
-    name: str = ""
+
+def _profile_folders(model: ServedModel, beside: Path) -> list[Path]:
+    own = [Path(model.folder) / PROFILES] if model.folder else []
+    return [*own, beside / PROFILES, CONFIGS / PROFILES]
 
 
-def _profiles_named(name: str, folders: Sequence[Path]) -> list[Path]:
-    """Return profiles whose own name is this one, whatever their files are called."""
-    paths = []
+def _profiles_named(name: str, folders: Sequence[Path]) -> Iterator[Path]:
+    """Find profiles whose own name is this one, whatever their files are called."""
     for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
-        if path.stat().st_size > LARGEST_BYTES:
-            continue
-        try:
-            if msgspec.json.decode(path.read_bytes(), type=_Named).name == name:
-                paths.append(path)
-        except UNREADABLE:  # not a profile
-            continue
-    return paths
+        if path.stat().st_size <= LARGEST_BYTES:
+            with suppress(*UNREADABLE, AttributeError):  # not a profile
+                if msgspec.json.decode(path.read_bytes()).get("name") == name:
+                    yield path
 
 
 def read_profile(path: Path) -> ProfileRecord:
@@ -358,8 +363,7 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
         raise UnknownNameError("accuracy table", name, ["measured", *known, *(f"{n}:nearest" for n in known)])
     points = {model.spec.path(plan): float(value) / 100 for plan, value in read_toml(path)["percent"].items()}
     fill: Literal["nearest", "additive"] = "nearest" if rule == "nearest" else "additive"
-    quality = QualityTable.from_points(model.tree, name=name, points=points, fill=fill)
-    return model.with_quality(quality)
+    return model.with_quality(QualityTable.from_points(model.tree, name=name, points=points, fill=fill))
 
 
 def _models(file: _File, name: str, beside: Path) -> tuple[list[ServedModel], tuple[float, ...]]:
@@ -368,8 +372,11 @@ def _models(file: _File, name: str, beside: Path) -> tuple[list[ServedModel], tu
         _Model(source=DEFAULT_MODEL)
     ]
     total = sum(entry.share for entry in entries)
+    rated, accuracy = (None, "measured") if file.accuracy == IF_MEASURED else (True, file.accuracy)
     models = [
-        with_accuracy(read_model(entry.source, beside), file.accuracy).numbered(number, weight=entry.weight)
+        with_accuracy(read_model(entry.source, beside, rated=rated), accuracy).numbered(
+            number, weight=entry.weight
+        )
         for number, entry in enumerate(entries)
     ]
     if len({model.name for model in models}) < len(models):
@@ -392,7 +399,7 @@ def _goal(file: _File, name: str, models: Sequence[ServedModel]) -> Goal | None:
     return goal
 
 
-def _source(model: str | Path) -> str:
+def source_of(model: str | Path) -> str:
     """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
     return str(Path(model).resolve()) if Path(model).is_dir() else str(model)
 
@@ -416,10 +423,6 @@ def scenario_names() -> list[str]:
 
 def _names(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml"))
-
-
-def _autoscale(raw: dict[str, Any] | None, file: str, servers: int) -> AutoscaleOptions | None:
-    return None if raw is None else read_section(raw, AutoscaleOptions, file, "autoscale").limited_to(servers)
 
 
 def _gateway(raw: dict[str, Any], file: str) -> GatewayOptions:
@@ -491,6 +494,62 @@ class RunSetting(Struct, frozen=True, kw_only=True):
         beside = Path(self.beside) if self.beside else CONFIGS
         scenario = build_scenario(self.scenario, "the log's scenario", beside)
         return scenario.for_clients() if self.for_clients else scenario
+
+
+class ChosenScenario(Struct, frozen=True, kw_only=True):
+    """A scenario that was chosen by name or file, what it was read from, and what was changed of it."""
+
+    scenario: Scenario
+    raw: dict[str, Any]
+    """The scenario file as it was read, with what options changed."""
+    path: Path
+    is_shipped: bool
+
+    def setting(self, router: str, seed: int = 0, *, for_clients: bool = False) -> RunSetting:
+        """Return what the log of such a run must say, so that it can be replayed."""
+        return RunSetting(
+            scenario=self.raw,
+            beside="" if self.is_shipped else str(self.path.parent.resolve()),
+            router=router,
+            seed=seed,
+            for_clients=for_clients,
+            models=outlines(self.scenario.cluster.models),
+        )
+
+    def for_clients(self, queue_s: float) -> "ChosenScenario":
+        """Return it with what clients are promised; without a deadline they wait up to `queue_s`."""
+        scenario = self.scenario.for_clients()
+        return replace(
+            self,
+            scenario=replace(scenario, gateway=replace(scenario.gateway, queue_s=queue_s)),
+            raw={**self.raw, "gateway": {**self.raw.get("gateway", {}), "queue_s": queue_s}},
+        )
+
+
+def choose_scenario(
+    name: str, config: Path | None = None, models: Sequence[str | Path] = (), **changed: str | None
+) -> ChosenScenario:
+    """Read a shipped scenario, or a file, with some of its keys changed."""
+    path = _find(name if config is None else str(config))
+    raw = read_toml(path) | {key: value for key, value in changed.items() if value is not None}
+    if models:
+        raw["model"] = [{"source": source_of(model)} for model in models]
+    scenario = build_scenario(raw, path.name, path.parent)
+    return ChosenScenario(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
+
+
+def load_scenario(
+    name_or_path: str,
+    *,
+    models: Sequence[str | Path] = (),
+    goal: str | None = None,
+    accuracy: str | None = None,
+) -> Scenario:
+    """Read a shipped scenario by name, or any scenario by path.
+
+    Models (shipped ones by name, or folders), a goal and an accuracy table given here replace the file's.
+    """
+    return choose_scenario(name_or_path, models=models, goal=goal, accuracy=accuracy).scenario
 
 
 def read_setting(header: Header) -> RunSetting:

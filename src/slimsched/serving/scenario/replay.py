@@ -9,34 +9,36 @@ from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Command as GatewayCommand
 from slimsched.serving.gateway.messages import Event as GatewayEvent
 from slimsched.serving.routers.autoscaler import Autoscaler, LoadReported
-from slimsched.serving.routers.registry import RouterMaker, make_router
+from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.catalogue import Catalogue
 from slimsched.serving.scenario.files import read_setting
 from slimsched.serving.scenario.scenario import Scenario
-from slimsched.serving.scheduler.messages import Command as SchedulerCommand
-from slimsched.serving.scheduler.messages import Event as SchedulerEvent
+from slimsched.serving.scheduler.scheduler import Command as SchedulerCommand
+from slimsched.serving.scheduler.scheduler import Event as SchedulerEvent
 from slimsched.serving.scheduler.scheduler import GreedyScheduler
 
 
-def machines_of(header: Header, make: RouterMaker = make_router) -> Callable[[str], Replayable]:
+def machines_of(header: Header) -> Callable[[str], Replayable]:
     """Return a function that makes any state machine of the logged run by its name."""
     setting = read_setting(header)
-    return machines_for(setting.build(), setting.router, setting.seed, first_id=setting.first_id, make=make)
+    return machines_for(setting.build(), setting.router, setting.seed, first_id=setting.first_id)
 
 
 def machines_for(
-    scenario: Scenario, router: str, seed: int, *, first_id: int = 0, make: RouterMaker = make_router
+    scenario: Scenario, router: str, seed: int, *, first_id: int = 0
 ) -> Callable[[str], Replayable]:
     """Return a function that makes any state machine of a run by its name.
 
     'server-0#2' is the second life of server-0: a scheduler that knows nothing about the first.
     """
-    cluster, catalogue = scenario.cluster, Catalogue(scenario, router, seed, make=make)
+    cluster, catalogue = scenario.cluster, Catalogue(scenario, router, seed)
 
     def machine(name: str) -> Replayable:
         if name == GATEWAY_NAME:
-            router_made = make(router, cluster, seed, scenario.goal)
-            gateway = Gateway(cluster, router_made, scenario.gateway, first_block=first_id, growth=catalogue)
+            router_made = make_router(router, cluster, seed, scenario.goal)
+            gateway = Gateway(
+                cluster, router_made, scenario.gateway, first_block=first_id, model_changes=catalogue
+            )
             return Replayable(gateway, GatewayEvent, GatewayCommand)
         if name == AUTOSCALER_NAME and scenario.autoscale is not None:
             return Replayable(Autoscaler(scenario.autoscale), LoadReported)

@@ -14,8 +14,6 @@ from slimsched.serving.routers.autoscaler import AutoscaleOptions
 from slimsched.serving.scheduler.scheduler import SchedulerOptions
 from slimsched.serving.workload.load import Load, is_trace
 
-# -- How often servers report to the gateway, and how late a failure is noticed.
-
 
 class TelemetryOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How often servers report, how late reports arrive, and how long a death or a hang goes unnoticed."""
@@ -33,11 +31,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """Everything a run needs, except the router and the seed."""
 
     name: str
-    description: str
+    description: str = ""
     cluster: Cluster
     schedulers: tuple[SchedulerOptions, ...]
-    gateway: GatewayOptions
-    telemetry: TelemetryOptions
+    """How each server's scheduler works."""
+    gateway: GatewayOptions = GatewayOptions()
+    telemetry: TelemetryOptions = TelemetryOptions()
     load: Load
     shares: tuple[float, ...] = ()
     """The models' shares of the requests; empty: equal shares."""
@@ -83,18 +82,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if arrivals is not None and rate_per_s is None and is_trace(arrivals):
             load = load.replaying(arrivals, seconds)
             arrivals, seconds = None, None
-        elif rate_per_s is not None:
-            load = replace(load, as_recorded=False)
-        load = replace(
-            load,
-            arrivals=load.arrivals if arrivals is None else arrivals,
-            shape=load.shape if arrivals is None else {},
-            as_recorded=load.as_recorded and arrivals is None,
-            rate_per_s=load.rate_per_s if rate_per_s is None else rate_per_s,
-            seconds=load.seconds if seconds is None else seconds,
-            warmup_s=load.warmup_s if warmup_s is None else warmup_s,
-            deadline_s=load.deadline_s if deadline_s is None else deadline_s,
-        )
+        if arrivals is not None:
+            load = replace(load, arrivals=arrivals, shape={}, as_recorded=False)
+        if rate_per_s is not None:
+            load = replace(load, rate_per_s=rate_per_s, as_recorded=False)
+        others = {"seconds": seconds, "warmup_s": warmup_s, "deadline_s": deadline_s}
+        load = replace(load, **{name: value for name, value in others.items() if value is not None})
         load.check()
         return replace(self, load=load)
 

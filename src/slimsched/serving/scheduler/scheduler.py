@@ -9,8 +9,8 @@ The paper lists the trigger Q_th and the cap N_new as options, but Algorithm 1 d
 that no loaded or loading instance fits gets one instance at once. A key whose instances are all busy gets up
 to N_new more when at least Q_th of its requests wait.
 
-Parts, in this order: options, instances of the device (`Fleet`), the queue by key, the check whether one more
-instance may be loaded (`Room`), and the scheduler itself.
+Parts, in this order: commands and events, the queue by key, the instances of the device, options, the check
+whether one more instance may be loaded (`LoadGate`), and the scheduler itself.
 """
 
 from collections import Counter
@@ -31,10 +31,11 @@ from slimsched.core.config import (
     Seconds,
     SlimError,
     Whole,
+    check,
 )
 from slimsched.serving.domain.cluster import Instance, InstanceState, next_state
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
-from slimsched.serving.domain.profile import Profile
+from slimsched.serving.domain.profile import BatchTime, Profile, useful_size
 from slimsched.serving.domain.request import (
     Batch,
     Block,
@@ -44,28 +45,109 @@ from slimsched.serving.domain.request import (
     block_of,
     onward,
 )
-from slimsched.serving.scheduler.messages import (
-    BatchFinished,
-    BlockArrived,
-    Command,
-    DropBlock,
-    Event,
-    InstanceLoaded,
-    InstanceUnloaded,
-    LoadInstance,
-    RunBatch,
-    Started,
-    TelemetrySampled,
-    UnloadInstance,
+
+# -- The commands that a scheduler gives, then the events that it is told.
+#
+# Their names are the tags in event logs: renaming one makes old logs unreadable.
+
+
+class RunBatch(Struct, frozen=True, kw_only=True, tag=True):
+    """Run a batch on its instance; `why` says why it has this size."""
+
+    batch: Batch
+    why: str
+
+
+class LoadInstance(Struct, frozen=True, kw_only=True, tag=True):
+    """Load an instance."""
+
+    instance: Instance
+
+
+class UnloadInstance(Struct, frozen=True, kw_only=True, tag=True):
+    """Unload an instance and free its memory."""
+
+    instance: int
+
+
+class DropBlock(Struct, frozen=True, kw_only=True, tag=True):
+    """Give up a block, for this reason."""
+
+    block: Block
+    reason: DropReason
+
+
+Command = RunBatch | LoadInstance | UnloadInstance | DropBlock | WakeAt
+
+
+class Started(Struct, frozen=True, kw_only=True, tag=True):
+    """The device is there, with nothing loaded.
+
+    `models` are those to serve, where they are no longer those that the cluster began with.
+    """
+
+    models: tuple[ModelEntry, ...] = ()
+
+
+class BlockArrived(Struct, frozen=True, kw_only=True, tag=True):
+    """A block and its inputs have arrived at this server."""
+
+    block: Block
+
+
+class BatchFinished(Struct, frozen=True, kw_only=True, tag=True):
+    """An instance has run its batch, which drew `energy_j` above idle."""
+
+    instance: int
+    busy_s: float
+    energy_j: float
+
+
+class InstanceLoaded(Struct, frozen=True, kw_only=True, tag=True):
+    """An instance is loaded and ready."""
+
+    instance: int
+
+
+class InstanceUnloaded(Struct, frozen=True, kw_only=True, tag=True):
+    """An instance is unloaded and its memory is free."""
+
+    instance: int
+
+
+class TelemetrySampled(Struct, frozen=True, kw_only=True, tag=True):
+    """The latest sensor reading: utilization in [0, 1] and mean power, over the last period.
+
+    `measured` says that utilization and memory were asked of the device: `vram_bytes` is then what the server
+    holds beyond what it held with nothing loaded. Else `vram_bytes` is a sum of profiles. `free_bytes` is
+    what the device has left for anyone, where it was asked.
+    """
+
+    utilization: float
+    power_w: float
+    vram_bytes: int
+    measured: bool = False
+    free_bytes: int | None = None
+
+
+Event = (
+    Started
+    | BlockArrived
+    | RequestsCancelled
+    | BatchFinished
+    | InstanceLoaded
+    | InstanceUnloaded
+    | TelemetrySampled
+    | ModelsChanged
+    | Wake
 )
 
-# -- The queue of a local scheduler: holds blocks by key and knows which key is served next.
 
 Rank = tuple[float, float, int]
 
 
 class KeyQueue:
-    """Orders the blocks of each key by rank (priority, deadline, arrival); the lowest rank is the head.
+    """Holds blocks by key, in order of rank (priority, deadline, arrival); the lowest rank is the head.
 
     In plain FIFO only arrival counts.
     """
@@ -122,7 +204,7 @@ class KeyQueue:
 
     def in_order(self) -> list[Key]:
         """List all waiting keys, most urgent first."""
-        return sorted(self._heaps, key=self._first_rank)
+        return sorted(self._heaps, key=lambda key: self._heaps[key][0][0])
 
     def pop(self, key: Key, limit: int) -> list[Block]:
         """Take up to `limit` examples of a key; split the last block if necessary."""
@@ -140,7 +222,9 @@ class KeyQueue:
                 count = room
             taken.append(block)
             room -= count
-        self._shrink(key, limit - room)
+        self._sizes[key] -= limit - room
+        if not heap:
+            del self._heaps[key], self._sizes[key]
         return taken
 
     def withdraw(self, requests: frozenset[int]) -> list[Block]:
@@ -163,27 +247,20 @@ class KeyQueue:
         """Return the first block of a key without removing it."""
         return self._heaps[key][0][1]
 
-    def _shrink(self, key: Key, count: int) -> None:
-        self._sizes[key] -= count
-        if not self._heaps[key]:
-            del self._heaps[key], self._sizes[key]
-
-    def _first_rank(self, key: Key) -> Rank:
-        return self._heaps[key][0][0]
-
-
-# -- The instances of one device: which are loaded, free or busy, and how much memory they use.
+    def validated(self) -> list[int]:
+        """List the ids of all waiting examples, after a check of the sizes by key."""
+        sizes = {key: sum(block.examples for _, block in heap) for key, heap in self._heaps.items()}
+        check(sizes == self._sizes, "sizes {}, in the heaps {}", self._sizes, sizes)
+        check(set(self.in_order()) == set(sizes), "keys {} wait", sizes)
+        return [number for heap in self._heaps.values() for _, block in heap for number in block.ids]
 
 
-class _Slot:
-    """An instance, its state, and when it was last used."""
+class _Slot(Struct, eq=False):
+    """An instance, when it was last used, and its state."""
 
-    __slots__ = ("instance", "last_used_s", "state")
-
-    def __init__(self, instance: Instance, now_s: float) -> None:
-        self.instance = instance
-        self.state = InstanceState.LOADING
-        self.last_used_s = now_s
+    instance: Instance
+    last_used_s: float
+    state: InstanceState = InstanceState.LOADING
 
 
 class Instances:
@@ -211,7 +288,7 @@ class Instances:
         """List the instances of a model, with their states."""
         return [(slot.instance, slot.state) for slots in self._by_segment[model] for slot in slots]
 
-    def instances(self) -> list[Instance]:
+    def all(self) -> list[Instance]:
         """List all instances that are loaded, loading or unloading."""
         return [slot.instance for slot in self._slots.values()]
 
@@ -270,13 +347,20 @@ class Instances:
         """Whether any instance is unloading."""
         return any(slot.state is InstanceState.UNLOADING for slot in self._slots.values())
 
+    def validated(self) -> list[int]:
+        """List the ids of busy instances, after a check of the lists and of the memory."""
+        listed = [s for lists in self._by_segment.values() for slots in lists for s in slots]
+        slots = list(self._slots.values())
+        check({id(slot) for slot in listed} == {id(slot) for slot in slots}, "lists differ: {}", listed)
+        held = sum(slot.instance.memory_bytes for slot in slots)
+        loaded = sum(s.instance.memory_bytes for s in slots if s.state is not InstanceState.LOADING)
+        check((held, loaded) == (self.memory_bytes, self.loaded_bytes), "memory {} of {}", loaded, held)
+        return sorted(slot.instance.id for slot in slots if slot.state is InstanceState.BUSY)
+
     def idle(self) -> list[tuple[float, Instance]]:
         """List free instances with the time they were last used, longest idle first."""
         slots = [s for s in self._slots.values() if s.state is InstanceState.FREE]
         return sorted(((s.last_used_s, s.instance) for s in slots), key=lambda pair: (pair[0], pair[1].id))
-
-
-# -- Residents: the instances that stay loaded.
 
 
 def resident_places(names: Iterable[str], models: Iterable[ServedModel]) -> list[tuple[int, int, int]]:
@@ -285,45 +369,15 @@ def resident_places(names: Iterable[str], models: Iterable[ServedModel]) -> list
     'widest' means the last choice of each segment, which contains the others. In a model that is not nested
     it means every choice.
     """
-    served = list(models)
-    return [
-        (model.number, segment, choice)
-        for name in names
-        for model in served
-        for segment, choice in model.spec.places()
-        if _is_named(model, segment, choice, name)
-    ]
-
-
-def _is_named(model: ServedModel, segment: int, choice: int, name: str) -> bool:
-    choices = model.spec.segments[segment]
-    if name == "widest":
-        return not model.spec.nested or choice == len(choices) - 1
-    return choices[choice] == name
-
-
-# -- The slowdown of a device: how much longer batches take than by their profile, as measured.
-
-WEIGHT = 0.1
-"""How much the last batch counts."""
-
-MOST = 2.0
-"""How many times slower than the mean a batch counts at most: one hiccup says little about the next."""
-
-
-class Slowdown:
-    """A running mean over batches of measured time over profiled time."""
-
-    def __init__(self) -> None:
-        self.value = 1.0
-
-    def note(self, took_s: float, profiled_s: float) -> None:
-        """Note a batch that has run."""
-        if took_s > 0.0:
-            self.value += WEIGHT * (min(MOST * self.value, took_s / profiled_s) - self.value)
-
-
-# -- The options of Algorithm 1, and our additions.
+    served, residents = list(models), []
+    for name in names:
+        for model in served:
+            for segment, choice in model.spec.places():
+                choices = model.spec.segments[segment]
+                is_widest = not model.spec.nested or choice == len(choices) - 1
+                if is_widest if name == "widest" else choices[choice] == name:
+                    residents.append((model.number, segment, choice))
+    return residents
 
 
 class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -331,6 +385,7 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     batch_limit: CountOrZero = 16  # B_max; 0, in a scenario: what suits the profile
     batch_limit_s: Seconds = 0.0  # about the longest time a batch may take, by profile; 0: no limit
+    batch_limit_by: Literal["number", "profile"] = "number"  # profile: none larger than its key has use for
     vram_cap_bytes: Bytes = 8 * 2**30  # M_max
     instance_limit: Whole = 0  # most instances at once; 0: as many as memory holds, with CUDA 64
     utilization_block: Amount = 0.95  # U_blk
@@ -346,8 +401,6 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head
 
 
-# -- Room on a device: whether its memory and its utilization allow one more instance (CANLOAD, lines 13-20).
-
 Cause = Literal["memory", "utilization"]
 
 
@@ -359,8 +412,8 @@ class Refusal(Struct, frozen=True):
     values: tuple[object, ...]
 
 
-class Room:
-    """What the sensors last said, and how often each of them refused a load.
+class LoadGate:
+    """CANLOAD, lines 13-20: whether memory and utilization of the device allow one more instance.
 
     Memory in use is the sum of the profiles of all instances. Where the driver asks the device, it is the
     last reading, changed by the profiles of what was loaded and unloaded since.
@@ -372,41 +425,45 @@ class Room:
         self._covered_bytes = 0  # by profile, of the instances that the last reading covers
         self.refused: Counter[str] = Counter()
 
-    def note(self, sample: TelemetrySampled, fleet: Instances) -> None:
+    def note(self, sample: TelemetrySampled, instances: Instances) -> None:
         """Take a reading of the sensors into account."""
         self._sample = sample
-        self._covered_bytes = fleet.loaded_bytes
+        self._covered_bytes = instances.loaded_bytes
 
-    def refusal(self, fleet: Instances, memory_bytes: int) -> Refusal | None:
+    def refusal(self, instances: Instances, memory_bytes: int) -> Refusal | None:
         """Say why an instance of this size may not be loaded now; None if it may."""
-        refusal = self._is_full(fleet) or self._over_cap(fleet, memory_bytes) or self._at_block()
+        refusal = self._for_memory(instances, memory_bytes) or self._for_utilization()
         if refusal is not None:
             self.refused[refusal.cause] += 1
         return refusal
 
-    def _is_full(self, fleet: Instances) -> Refusal | None:
-        """Not in the paper: a device may have a limit of its own, such as the number of CUDA streams."""
-        limit = self._options.instance_limit
-        if not limit or len(fleet) < limit:
-            return None
-        return Refusal("memory", "{} instances are loaded, the limit is {}", (len(fleet), limit))
+    def fits(self, instances: Instances) -> bool:
+        """Whether the instances are within the cap, where no sensor said that they take less."""
+        is_measured = self._sample is not None and self._sample.measured
+        return is_measured or instances.memory_bytes <= self._options.vram_cap_bytes
 
-    def _over_cap(self, fleet: Instances, memory_bytes: int) -> Refusal | None:
-        """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free."""
-        used, cap = fleet.memory_bytes, self._options.vram_cap_bytes
+    def _for_memory(self, instances: Instances, memory_bytes: int) -> Refusal | None:
+        """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free.
+
+        Not in the paper: a device may have a limit of its own, such as the number of CUDA streams.
+        """
+        limit = self._options.instance_limit
+        if limit and len(instances) >= limit:
+            return Refusal("memory", "{} instances are loaded, the limit is {}", (len(instances), limit))
+        used, cap = instances.memory_bytes, self._options.vram_cap_bytes
         sample = self._sample
-        if sample is not None and sample.measured and len(fleet):  # else nothing could ever be loaded
-            used = max(0, sample.vram_bytes + fleet.memory_bytes - self._covered_bytes)
+        if sample is not None and sample.measured and len(instances):  # else nothing could ever be loaded
+            used = max(0, sample.vram_bytes + instances.memory_bytes - self._covered_bytes)
         if used + memory_bytes > cap:
             reason = "VRAM: {} bytes in use, {} more would pass the cap {}"
             return Refusal("memory", reason, (used, memory_bytes, cap))
         if sample is not None and sample.free_bytes is not None:
-            free = sample.free_bytes - max(0, fleet.memory_bytes - self._covered_bytes)
+            free = sample.free_bytes - max(0, instances.memory_bytes - self._covered_bytes)
             if memory_bytes > free:
                 return Refusal("memory", "VRAM: {} bytes free, {} needed", (free, memory_bytes))
         return None
 
-    def _at_block(self) -> Refusal | None:
+    def _for_utilization(self) -> Refusal | None:
         """Lines 17-18: the latest utilization, if any, must be below U_blk."""
         block = self._options.utilization_block
         if self._sample is None or self._sample.utilization < block:
@@ -418,7 +475,13 @@ class Room:
 Finder = Callable[[ModelEntry], tuple[ServedModel, Profile]]
 """Finds a model that is added while the server runs, and what it costs on this device."""
 STARVED_S = 0.25
-"""How long a busy device may refuse to load the first instance for a key, in deadline order."""
+"""How long a busy device may refuse to load the first instance for a key, in deadline order.
+
+Then others wait until the device is idle enough to load it; else a rare key might never run.
+"""
+
+LAST_BATCH = 0.1
+"""What the last batch counts in how long batches take beside their profile."""
 
 
 class GreedyScheduler:
@@ -436,14 +499,14 @@ class GreedyScheduler:
             raise ConfigError("batch_limit is 0, which only a scenario file may say; give 1 or more")
         self.options = options
         self.models = {model.number: model for model in models}
-        self.fleet = Instances(models)
+        self.instances = Instances(models)
         self._find = find
         self.queue = KeyQueue(by_deadline=options.order == "deadline", by_priority=options.priorities)
         self._waiting: dict[Key, tuple[str, tuple[object, ...]]] = {}
         self.profile = profile
-        self.room = Room(options)
+        self.load_gate = LoadGate(options)
         self._running: dict[int, Batch] = {}
-        self._slowdown = Slowdown()
+        self._batch_time = BatchTime(LAST_BATCH)
         self._next_batch = 0
         self._wake_s: float | None = None
         self._resident: set[int] = set()
@@ -458,9 +521,10 @@ class GreedyScheduler:
                 self.queue.push(block)
             case BatchFinished(instance=instance, busy_s=busy_s):
                 batch = self._running.pop(instance)
-                self._slowdown.note(busy_s, self.profile.latency_s(batch.key, batch.size))
+                if self.options.early_drop:  # else nobody asks
+                    self._batch_time.note(self.profile.latency_s(batch.key, batch.size), busy_s)
                 for one in (instance, *batch.also):
-                    self.fleet.step(one, "finished", now_s)
+                    self.instances.step(one, "finished", now_s)
             case Started(models=entries):
                 if entries:
                     self._begin_with(entries)
@@ -471,11 +535,11 @@ class GreedyScheduler:
                 recalled = self.queue.withdraw(frozenset(requests))
                 commands += [DropBlock(block=block, reason=DropReason.CANCELLED) for block in recalled]
             case InstanceLoaded(instance=instance):
-                self.fleet.step(instance, "loaded", now_s)
+                self.instances.step(instance, "loaded", now_s)
             case InstanceUnloaded(instance=instance):
-                self.fleet.step(instance, "unloaded", now_s)
+                self.instances.step(instance, "unloaded", now_s)
             case TelemetrySampled():
-                self.room.note(event, self.fleet)
+                self.load_gate.note(event, self.instances)
             case Wake():
                 self._wake_s = None
             case _:
@@ -488,6 +552,16 @@ class GreedyScheduler:
     def explain(self) -> dict[Key, str]:
         """Say, for each key that was tried last and could not run, why it had to wait."""
         return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
+
+    def validate(self) -> None:
+        """Check that each example is in one place and that instances match batches; for tests."""
+        running = [one for batch in self._running.values() for one in (batch.instance, *batch.also)]
+        busy = self.instances.validated()
+        check(sorted(running) == busy, "instances {} run batches, {} are busy", running, busy)
+        ran = [number for batch in self._running.values() for block in batch.blocks for number in block.ids]
+        known = [*ran, *self.queue.validated()]
+        check(len(set(known)) == len(known), "an example is in two places: {}", known)
+        check(self.load_gate.fits(self.instances), "{} bytes are loaded", self.instances.memory_bytes)
 
     @property
     def is_busy(self) -> bool:
@@ -510,14 +584,14 @@ class GreedyScheduler:
             if self.options.early_drop and (late := self._late(key, now_s)):
                 commands += late
                 continue
-            instance = self.fleet.free_best_fit(key)
+            instance = self.instances.free_best_fit(key)
             waits = instance is not None and self._waits_for_others(key)
             if instance is not None and not waits:
                 commands.append(self._run(key, instance, now_s))
                 continue
             if not waits:
                 commands += self._scale_up(key, now_s)
-            if self.options.order == "fifo" or self._starves(key, now_s):
+            if self.options.order == "fifo" or now_s - self._refused_s.get(key, now_s) >= STARVED_S:
                 break
             held_up.add(key)
         return commands
@@ -531,16 +605,9 @@ class GreedyScheduler:
         if not key.ahead or not self.queue.first(key).keep:
             return False
         return any(
-            self.fleet.free_best_fit(leg) is None and self.fleet.fitting(leg)[0] for leg in key.legs[1:]
+            self.instances.free_best_fit(leg) is None and self.instances.fitting(leg)[0]
+            for leg in key.legs[1:]
         )
-
-    def _starves(self, key: Key, now_s: float) -> bool:
-        """Whether a key that needs an instance has been refused one for too long because the device is busy.
-
-        Then others wait until the device is idle enough to load it; else a rare key might never run.
-        """
-        since_s = self._refused_s.get(key)
-        return since_s is not None and now_s - since_s >= STARVED_S
 
     def _run(self, key: Key, instance: Instance, now_s: float) -> RunBatch:
         """Lines 4 and 10: one key, at most B_max requests, on the instance found."""
@@ -564,7 +631,7 @@ class GreedyScheduler:
         self._next_batch += 1
         number, ran = self._next_batch, tuple(blocks)
         batch = Batch(id=number, key=key, instance=instance.id, blocks=ran, size=size, also=tuple(also))
-        self.fleet.step(instance.id, "run", now_s)
+        self.instances.step(instance.id, "run", now_s)
         self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
@@ -576,9 +643,13 @@ class GreedyScheduler:
     def _limit(self, key: Key) -> int:
         """Return B_max, or the largest batch that runs within `batch_limit_s`, rounded to a multiple of 8.
 
+        By profile, it is the smallest batch that gives nearly the best throughput of this key.
+
         Kernels run faster on multiples of 8, and calls with several examples are split less often.
         """
         limit, longest_s = self.options.batch_limit, self.options.batch_limit_s
+        if self.options.batch_limit_by == "profile":
+            limit = min(limit, useful_size(self.profile, key, longest_s))
         while limit > 1 and 0.0 < longest_s < self.profile.latency_s(key, limit):
             limit -= 1
         if 8 < limit < self.options.batch_limit:
@@ -591,10 +662,10 @@ class GreedyScheduler:
         first, *further = key.legs
         also: list[int] = []
         for leg in further:
-            instance = self.fleet.free_best_fit(leg)
+            instance = self.instances.free_best_fit(leg)
             if instance is None:
                 break
-            also.append(self.fleet.step(instance.id, "run", now_s).id)
+            also.append(self.instances.step(instance.id, "run", now_s).id)
         return onward(first, key.ahead[: len(also)]), also
 
     def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
@@ -610,7 +681,7 @@ class GreedyScheduler:
 
     def _took_s(self, key: Key, size: int) -> float:
         """Time that a batch will probably take: by profile, corrected by what batches took lately."""
-        return self._slowdown.value * self.profile.latency_s(key, size)
+        return self._batch_time.of(self.profile.latency_s(key, size))
 
     def _timely(self, key: Key, limit: int, now_s: float) -> int:
         """Return a batch size, at most the limit, with which the first block of a key is in time."""
@@ -636,7 +707,7 @@ class GreedyScheduler:
 
     def _scale_up(self, key: Key, now_s: float) -> list[Command]:
         """CANLOAD, lines 13-20: load as many instances as the trigger and the cap allow."""
-        busy, loading = self.fleet.fitting(key)
+        busy, loading = self.instances.fitting(key)
         size, trigger = self.queue.size(key), self.options.scale_trigger
         if loading:
             self._waiting[key] = ("{} instance(s) that fit {} still loading", (loading, key))
@@ -649,7 +720,7 @@ class GreedyScheduler:
         commands: list[Command] = []
         for _ in range(wanted):
             memory = self.profile.instance_bytes[key.place]
-            refusal = self.room.refusal(self.fleet, memory)
+            refusal = self.load_gate.refusal(self.instances, memory)
             if refusal is not None:
                 self._waiting[key] = refusal.reason, refusal.values
                 if refusal.cause == "memory":
@@ -657,20 +728,20 @@ class GreedyScheduler:
                 if not busy:
                     self._refused_s.setdefault(key, now_s)
                 return commands
-            commands.append(LoadInstance(instance=self.fleet.add(key.place, memory, now_s)))
+            commands.append(LoadInstance(instance=self.instances.add(key.place, memory, now_s)))
             self._waiting[key] = ("loading an instance for {}", (key,))
             self._refused_s.pop(key, None)
         return commands
 
     def is_warm(self, model: int) -> bool:
         """Whether nothing of a model is being loaded."""
-        return all(state is not InstanceState.LOADING for _, state in self.fleet.of_model(model))
+        return all(state is not InstanceState.LOADING for _, state in self.instances.of_model(model))
 
     def _begin_with(self, entries: Sequence[ModelEntry]) -> None:
         """Serve these models instead of those that the cluster began with."""
         found = [self._found(entry) for entry in entries]
         self.models = {model.number: model for model, _ in found}
-        self.fleet = Instances([model for model, _ in found])
+        self.instances = Instances([model for model, _ in found])
         self.profile = Profile.joined([part for _, part in found])
 
     def _change_models(
@@ -679,14 +750,14 @@ class GreedyScheduler:
         """Load what shall stay loaded of new models; let go of what is idle of those that went."""
         for model, part in [self._found(entry) for entry in added]:
             self.models[model.number] = model
-            self.fleet.know(model)
+            self.instances.know(model)
             self.profile = Profile.joined([*self.profile.parts, part])
         commands = self._load_residents([entry.number for entry in added], now_s)
         for number in retired:
-            for instance, state in self.fleet.of_model(number):
+            for instance, state in self.instances.of_model(number):
                 self._resident.discard(instance.id)
                 if state is InstanceState.FREE:
-                    self.fleet.step(instance.id, "unload", now_s)
+                    self.instances.step(instance.id, "unload", now_s)
                     commands.append(UnloadInstance(instance=instance.id))
         return commands
 
@@ -702,8 +773,8 @@ class GreedyScheduler:
             if place[0] not in models:
                 continue
             memory = self.profile.instance_bytes[place]
-            if self.fleet.memory_bytes + memory <= self.options.vram_cap_bytes:
-                instance = self.fleet.add(place, memory, now_s)
+            if self.instances.memory_bytes + memory <= self.options.vram_cap_bytes:
+                instance = self.instances.add(place, memory, now_s)
                 self._resident.add(instance.id)
                 commands.append(LoadInstance(instance=instance))
         return commands
@@ -711,10 +782,10 @@ class GreedyScheduler:
     def _reclaim(self, now_s: float) -> list[Command]:
         """Unload the longest idle instance to make room for the head."""
         idle = self._removable()
-        if not self.options.reclaim or not idle or self.fleet.is_unloading():
+        if not self.options.reclaim or not idle or self.instances.is_unloading():
             return []
         instance = idle[0][1]
-        self.fleet.step(instance.id, "unload", now_s)
+        self.instances.step(instance.id, "unload", now_s)
         return [UnloadInstance(instance=instance.id)]
 
     def _unload_idle(self, now_s: float) -> list[Command]:
@@ -724,9 +795,9 @@ class GreedyScheduler:
         for last_used_s, instance in self._removable():
             if now_s - last_used_s < t_idle:
                 break
-            self.fleet.step(instance.id, "unload", now_s)
+            self.instances.step(instance.id, "unload", now_s)
             commands.append(UnloadInstance(instance=instance.id))
-        if len(self.fleet) > len(self._resident):
+        if len(self.instances) > len(self._resident):
             idle = self._removable()
             self._wake_s = max(now_s + 1e-3, (idle[0][0] if idle else now_s) + t_idle)
             commands.append(WakeAt(at_s=self._wake_s))
@@ -734,5 +805,5 @@ class GreedyScheduler:
 
     def _removable(self) -> list[tuple[float, Instance]]:
         """List idle instances that need not stay loaded, longest idle first."""
-        idle = self.fleet.idle()
+        idle = self.instances.idle()
         return [(at, one) for at, one in idle if one.id not in self._resident] if self._resident else idle

@@ -1,11 +1,9 @@
 """The simulated cluster: the same gateway and schedulers as live, with simulated devices and links.
 
-Commands become future events: a block travels over the network and arrives, a batch takes the time its
-profile says, telemetry reaches the gateway late, and servers die and return on a timeline. A gateway whose
-work costs time has an inbox, where events wait for it. This module makes no decisions.
-
-The driver's loop is the live one's: handle an event, let observers see it, carry out the commands. Transfers
-take time and queue at both ends; servers that share a GPU slow each other down; telemetry arrives late.
+The driver's loop is the live one's: handle an event, let observers see it, carry out the commands. Commands
+become future events: a block travels over the network and arrives, a batch takes the time its profile says,
+telemetry reaches the gateway late, and servers die and return on a timeline. A gateway whose work costs time
+has an inbox, where events wait for it. This module makes no decisions.
 """
 
 from collections import deque
@@ -16,8 +14,8 @@ from typing import assert_never
 from slimsched.core.clock import Timeline, Wake, WakeAt
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
-from slimsched.serving.domain.profile import ALONE, NoiseSource, ServiceCost
-from slimsched.serving.domain.request import Block, DropReason, Request, RequestsCancelled, ids_of
+from slimsched.serving.domain.profile import ALONE
+from slimsched.serving.domain.request import Block, Request, RequestsCancelled, ids_of
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import (
     Answer,
@@ -38,25 +36,19 @@ from slimsched.serving.gateway.messages import (
     TelemetryReceived,
 )
 from slimsched.serving.routers import autoscaler
-from slimsched.serving.routers.autoscaler import AutoscaleOptions, load_of
-from slimsched.serving.scenario.scenario import TelemetryOptions
-from slimsched.serving.scheduler.scheduler import SchedulerOptions
+from slimsched.serving.routers.autoscaler import load_of
+from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.server import SimulatedServer
 from slimsched.serving.workload.load import RequestStream
 
-# -- The inbox of a simulated gateway whose work takes time: events wait here until it is free.
-#
-# The gateway handles one event after another, as the one process does that it runs in. An event that comes at
-# t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their stream:
-# all that have come by the time the gateway is free are one event, as live, where one round of the event loop
-# takes all that has come.
-
 
 class Inbox:
-    """Hands events to a gateway in the order in which they come, each when the last is done.
+    """Hands events to a gateway whose work takes time, in the order in which they come.
 
-    `take` takes all requests from the stream that have arrived by now; `tell` lets the gateway handle an
-    event.
+    The gateway handles one event after another, as the one process does that it runs in. An event that comes
+    at t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their
+    stream: all that have come by the time the gateway is free are one event, as live, where one round of the
+    event loop takes all that has come. `arrived` makes that event; `tell` lets the gateway handle an event.
     """
 
     def __init__(
@@ -64,11 +56,11 @@ class Inbox:
         cost: GatewayCost,
         timeline: Timeline,
         stream: RequestStream,
-        take: Callable[[], RequestsArrived],
+        arrived: Callable[[tuple[Request, ...]], RequestsArrived],
         tell: Callable[[Event], None],
     ) -> None:
         self._cost, self._timeline, self._stream = cost, timeline, stream
-        self._take, self._tell = take, tell
+        self._arrived, self._tell = arrived, tell
         self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
         self._is_busy = False
         self._untold: Event | None = None  # what the gateway is busy with and has not decided
@@ -100,7 +92,7 @@ class Inbox:
         """Let the gateway begin with what came first, or wait for the next request."""
         now_s, events = self._timeline.now_s, self._events
         if self._stream.next_s() <= (events[0][0] if events else now_s):
-            event: Event = self._take()
+            event: Event = self._arrived(self._stream.take_until(now_s))
         elif events:
             event = events.popleft()[1]
         else:
@@ -129,9 +121,6 @@ class Inbox:
             self._begin()
 
 
-# -- The simulated network between gateway and servers: transfers take time and queue at both ends.
-
-
 class SimulatedNetwork:
     """A star: each place has one link, equally fast both ways, that serves transfers one after another."""
 
@@ -155,7 +144,7 @@ class SimulatedNetwork:
         into_s = size_bytes * self._slowdown[target] / into.bandwidth_bytes_per_s
         taken_s = max(sent_s, max(start_s, self._in_free_s[target]) + into_s)
         self._out_free_s[source], self._in_free_s[target] = sent_s, taken_s
-        return taken_s + self._message_s(source, target)
+        return self.notify(source, target, taken_s)
 
     def slow(self, place: int, factor: float) -> None:
         """From now on, let transfers over a link take `factor` times as long as its bandwidth says."""
@@ -163,10 +152,7 @@ class SimulatedNetwork:
 
     def notify(self, source: int, target: int, now_s: float) -> float:
         """Return when a message arrives that is too small to queue."""
-        return now_s + self._message_s(source, target)
-
-    def _message_s(self, source: int, target: int) -> float:
-        return self._links[source].latency_s + self._links[target].latency_s
+        return now_s + (self._links[source].latency_s + self._links[target].latency_s)
 
 
 LOOK_S = 0.01
@@ -181,42 +167,34 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        *,
-        cluster: Cluster,
+        scenario: Scenario,
         gateway: Gateway,
-        schedulers: Sequence[SchedulerOptions],
         stream: RequestStream,
-        telemetry: TelemetryOptions,
-        faults: Sequence[Fault] = (),
+        *,
+        seed: int = 0,
         observers: Sequence[Observer] = (),
-        costs: Sequence[ServiceCost] = (),
-        noises: Sequence[NoiseSource | None] = (),
-        autoscale: AutoscaleOptions | None = None,
     ) -> None:
+        cluster, autoscale = scenario.cluster, scenario.autoscale
         self.timeline = Timeline()
-        self._cluster = cluster
-        self._gateway = gateway
-        self._schedulers = schedulers
-        self._stream = stream
-        self._telemetry = telemetry
-        self._observers = observers
-        self._costs = costs or [ALONE] * len(cluster)
-        self._noises = noises or [None] * len(cluster)
+        self._scenario, self._cluster, self._telemetry = scenario, cluster, scenario.telemetry
+        self._gateway, self._stream, self._observers = gateway, stream, observers
+        self._costs = scenario.costs or [ALONE] * len(cluster)
+        self._noises = scenario.noises(seed)
         self._network = SimulatedNetwork(cluster)
         cost = gateway.options.cost
-        self._inbox = Inbox(cost, self.timeline, stream, self._take, self._tell) if cost else None
+        self._inbox = Inbox(cost, self.timeline, stream, self._arrived, self._tell) if cost else None
         self._hear = self._tell if self._inbox is None else self._inbox.add
         self._impatient: set[int] = set()  # requests under way whose senders will cancel
-        self._lives = [0] * len(cluster)
+        self._lives = [0] * len(cluster)  # how often each server has started
         self._leaving: set[int] = set()
         self._noticed_s = [0.0] * len(cluster)  # when the gateway hears of the last fault
-        self._began_s, self._ran_s = [0.0] * len(cluster), [0.0] * len(cluster)
+        self._began_s, self._ran_s = [0.0] * len(cluster), [0.0] * len(cluster)  # this life, those before it
         at_first = len(cluster) if autoscale is None else autoscale.min
         self.servers = [self._boot(index) for index in range(at_first)]
         self.servers += [self._make(index, alive=False) for index in range(at_first, len(cluster))]
-        for fault in faults:
+        for fault in scenario.faults:
             self.timeline.at(fault.at_s, self._fault, fault)
-        self.timeline.at(telemetry.period_s, self._sample)
+        self.timeline.at(self._telemetry.period_s, self._sample)
         if autoscale is not None:
             for server in self.servers[at_first:]:
                 self._tell(ServerDown(server=server.index))
@@ -245,43 +223,36 @@ class SimulatedCluster:
         """Whether a request that has arrived is neither answered nor dropped."""
         return self._gateway.in_system > 0 or (self._inbox is not None and self._inbox.has_requests)
 
-    def segment_finished(self, event: SegmentFinished) -> None:
-        """Send a server's report of a batch to the gateway; after the last segment, also the logits."""
-        block = event.blocks[0]
-        model = self._cluster.models[block.key.model]
-        if model.tree.is_plan((*block.requests[0].path, event.choice, *event.ahead)):
-            size = event.size * model.answer_bytes
-            at_s = self._network.send(event.server, GATEWAY, size, self.timeline.now_s)
-        else:
-            at_s = self._network.notify(event.server, GATEWAY, self.timeline.now_s)
-        self.timeline.at(at_s, self._hear, event)
+    def _report(self, event: SegmentFinished | BlockDropped) -> None:
+        """Send a server's report to the gateway; after the last segment, the logits go with it."""
+        if isinstance(event, SegmentFinished):
+            block = event.blocks[0]
+            model = self._cluster.models[block.key.model]
+            if model.tree.is_plan((*block.requests[0].path, event.choice, *event.ahead)):
+                size = event.size * model.answer_bytes
+                at_s = self._network.send(event.server, GATEWAY, size, self.timeline.now_s)
+                self.timeline.at(at_s, self._hear, event)
+                return
+        self._notify(event.server, event)
 
-    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
-        """Send a server's report of a dropped block to the gateway."""
+    def _notify(self, server: int, event: Event) -> None:
+        """Let the gateway hear a short message of a server."""
         at_s = self._network.notify(server, GATEWAY, self.timeline.now_s)
-        self.timeline.at(at_s, self._hear, BlockDropped(server=server, block=block, reason=reason))
+        self.timeline.at(at_s, self._hear, event)
 
     def _arrive(self, until_s: float) -> None:
         """Hand over one request, or all that arrive before anything else happens."""
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
-        if self._stream.is_impatient:
-            self._expect_hang_ups(requests)
-        self._tell(RequestsArrived(requests=requests))
+        self._tell(self._arrived(requests))
 
-    def _take(self) -> RequestsArrived:
-        """Take all requests that have arrived by now."""
-        requests = self._stream.take_until(self.timeline.now_s)
-        if self._stream.is_impatient:
-            self._expect_hang_ups(requests)
-        return RequestsArrived(requests=requests)
-
-    def _expect_hang_ups(self, requests: tuple[Request, ...]) -> None:
-        """Note which senders will not wait, and let them hang up in time."""
+    def _arrived(self, requests: tuple[Request, ...]) -> RequestsArrived:
+        """Let those senders hang up in time that will not wait."""
         for request in self._stream.impatient(requests):
             self._impatient.add(request.id)
             at_s = max(self.timeline.now_s, request.arrival_s + self._stream.cancel_after_s)
             self.timeline.at(at_s, self._hang_up, request.id)
+        return RequestsArrived(requests=requests)
 
     def _hang_up(self, request: int) -> None:
         """Cancel a request, unless it has been answered."""
@@ -319,29 +290,23 @@ class SimulatedCluster:
         target = self.servers[server]
         if source == server:
             arrival_s = self._network.notify(GATEWAY, server, now_s)
-            self.timeline.at(arrival_s, self._deliver, (target, block))
+            self.timeline.at(arrival_s, self._deliver, (target, block, None))
             return
         if source != GATEWAY:
             now_s = self._network.notify(GATEWAY, source, now_s)
         size = self._cluster.input_bytes(block.key, source) * block.examples
         arrival_s = self._network.send(source, server, size, now_s)
-        if source == GATEWAY:
-            self.timeline.at(arrival_s, self._deliver, (target, block))
-        else:
-            self.timeline.at(arrival_s, self._deliver_from, (target, block, self.servers[source]))
+        holder = None if source == GATEWAY else self.servers[source]
+        self.timeline.at(arrival_s, self._deliver, (target, block, holder))
 
-    def _deliver(self, arrival: tuple[SimulatedServer, Block]) -> None:
-        target, block = arrival
+    def _deliver(self, arrival: tuple[SimulatedServer, Block, SimulatedServer | None]) -> None:
+        """Let a block arrive, unless the server that sent its inputs has died meanwhile."""
+        target, block, holder = arrival
         if target.alive:
-            target.receive(block)
-
-    def _deliver_from(self, arrival: tuple[SimulatedServer, Block, SimulatedServer]) -> None:
-        target, block, source = arrival
-        if source.alive:
-            self._deliver((target, block))
-        elif target.alive:
-            at_s = self._network.notify(target.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._hear, InputLost(server=target.index, block=block))
+            if holder is None or holder.alive:
+                target.receive(block)
+            else:
+                self._notify(target.index, InputLost(server=target.index, block=block))
 
     def _sample(self, _: None) -> None:
         """Let all servers read their sensors; the readings reach the gateway later."""
@@ -349,10 +314,10 @@ class SimulatedCluster:
         for server in self.servers:
             if server.alive:
                 reading = (server, server.sample())
-                self.timeline.at(now_s + telemetry.delay_s, self._report, reading)
+                self.timeline.at(now_s + telemetry.delay_s, self._read, reading)
         self.timeline.at(now_s + telemetry.period_s, self._sample)
 
-    def _report(self, reading: tuple[SimulatedServer, ServerSnapshot]) -> None:
+    def _read(self, reading: tuple[SimulatedServer, ServerSnapshot]) -> None:
         server, snapshot = reading
         if server.alive:
             self._hear(TelemetryReceived(server=server.index, snapshot=snapshot))
@@ -411,8 +376,7 @@ class SimulatedCluster:
 
     def _serve(self, server: SimulatedServer) -> None:
         if server.alive:
-            at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._hear, ServerUp(server=server.index))
+            self._notify(server.index, ServerUp(server=server.index))
 
     def drain_server(self, server: int) -> None:
         """Let a server finish its work, and stop it when nobody needs its activations."""
@@ -432,8 +396,7 @@ class SimulatedCluster:
         else:
             self._leaving.discard(server.index)
             self._end(server)
-            at_s = self._network.notify(server.index, GATEWAY, self.timeline.now_s)
-            self.timeline.at(at_s, self._hear, ServerDown(server=server.index))
+            self._notify(server.index, ServerDown(server=server.index))
 
     def unheard(self) -> list[SegmentFinished]:
         """List the reports of finished batches that are still on their way to the gateway."""
@@ -471,9 +434,9 @@ class SimulatedCluster:
             models=self._cluster.models,
             cost=self._costs[index],
             noise=self._noises[index],
-            options=self._schedulers[index],
+            options=self._scenario.schedulers[index],
             timeline=self.timeline,
-            upstream=self,
+            report=self._report,
             observers=self._observers,
         )
         server.alive = alive

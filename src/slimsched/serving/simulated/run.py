@@ -1,11 +1,10 @@
-"""Simulated runs: a scenario, a router and a seed become a trace; several of them are compared on all
-cores.
-"""
+"""Simulated runs: a scenario, a router and a seed become a trace; several are compared on all cores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import get_context
 from time import perf_counter
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -14,15 +13,14 @@ from slimsched.core.clock import collector_paused
 from slimsched.core.config import ConfigError
 from slimsched.core.log import Observer
 from slimsched.core.statistics import mean_of
-from slimsched.serving.gateway.bounds import fluid_optimum, judges, sure_accuracy_at
+from slimsched.serving.gateway.bounds import BoundCurve, fluid_optimum, judges
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.registry import RouterMaker, maker_of
+from slimsched.serving.routers.registry import maker_of
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster
+from slimsched.serving.telemetry.live_view import Recorder
 from slimsched.serving.telemetry.meter import Meter, Summary, Trace
-
-# -- One router's runs, compared with others': mean figures over seeds, with their intervals.
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -50,9 +48,6 @@ def gather(traces: Sequence[Trace]) -> Compared:
     return Compared(summary=Summary(**mean), ci95=ci95, trace=traces[0], runs=runs)
 
 
-# -- One simulated run: turns a scenario, a router and a seed into a trace.
-
-
 def simulate(
     scenario: Scenario,
     router: str | Callable[..., Router],
@@ -60,46 +55,38 @@ def simulate(
     seed: int = 0,
     drain: bool = False,
     observers: Sequence[Observer] = (),
+    record: bool = False,
     bound_accuracy: float | None = None,
-    make: RouterMaker | None = None,
     sizes: Sequence[int] = (),
 ) -> Trace:
     """Simulate a scenario under a router; the same seed gives the same run, event by event.
 
-    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class. A class is given
-    `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names.
+    The router is a spec, such as 'goal[p99<=60ms]' or 'my_router.py:MyRouter', or a class or a function. It
+    is given `cluster`, `rng`, `seed` and `goal`, as far as it has parameters with these names. With
+    `record`, the trace has frames.
     """
-    router, own = maker_of(router)
-    make = make or own
+    router, make = maker_of(router)
     cluster, load = scenario.cluster, scenario.load
     stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
     gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     meter = Meter(cluster.models, from_s=load.warmup_s)
-    simulated = SimulatedCluster(
-        cluster=cluster,
-        gateway=gateway,
-        schedulers=scenario.schedulers,
-        stream=stream,
-        telemetry=scenario.telemetry,
-        faults=scenario.faults,
-        observers=(meter, *observers),
-        costs=scenario.costs,
-        noises=scenario.noises(seed),
-        autoscale=scenario.autoscale,
-    )
+    observers, recorder = [meter, *observers], None
+    if record:
+        recorder = Recorder(gateway, router, load.seconds, BoundCurve(cluster, scenario.shares))
+        observers.append(recorder)
+    simulated = SimulatedCluster(scenario, gateway, stream, seed=seed, observers=observers)
+    rate_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s) or 1.0
     if bound_accuracy is None:
-        counted_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
-        bound_accuracy = fluid_optimum(cluster, counted_per_s or 1.0, shares=scenario.shares or None).accuracy
+        bound_accuracy = fluid_optimum(cluster, rate_per_s, shares=scenario.shares).accuracy
     sure_accuracy = 0.0
     if judges(gateway.router, cluster):
-        rate_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s)
-        sure_accuracy = sure_accuracy_at(cluster, rate_per_s or 1.0, scenario.shares)
+        sure_accuracy = fluid_optimum(cluster, rate_per_s, shares=scenario.shares, sure=True).accuracy
     began_s = perf_counter()
     with collector_paused():
         ended_s = simulated.run(load.seconds, drain=drain)
     for event in simulated.unheard():
-        meter.ran(event)
-    meter.came(unseen := simulated.take_unseen())
+        meter.count_batch(event)
+    meter.count_arrivals(unseen := simulated.take_unseen())
     summary = meter.summary(
         router=router,
         seconds=ended_s - load.warmup_s,
@@ -110,7 +97,7 @@ def simulate(
         idle_w=_idle_w(scenario, simulated, ended_s),
         energy_source="; ".join(sorted({profile.energy_source for profile in cluster.profiles})),
     )
-    return Trace(summary=summary, answers=meter.answers())
+    return Trace(summary=summary, answers=meter.answers(), frames=recorder.frames if recorder else ())
 
 
 def _idle_w(scenario: Scenario, simulated: SimulatedCluster, ended_s: float) -> float:
@@ -120,8 +107,6 @@ def _idle_w(scenario: Scenario, simulated: SimulatedCluster, ended_s: float) -> 
         return sum(idle_w)
     return sum(watts * simulated.ran_s(server) / ended_s for server, watts in enumerate(idle_w))
 
-
-# -- Compares several routers over several seeds, on all cores.
 
 AnyRouter = str | Callable[..., Router]
 
@@ -149,16 +134,25 @@ def compare(
         make(name, scenario.cluster, seed, scenario.goal)  # reject an unknown router before a long run begins
     runs = [(scenario, router, seed + number, drain) for router in routers for number in range(seeds)]
     traces: list[Trace] = []
-    if workers <= 1 and pool is None:
-        for run in runs:
-            traces.append(_one(run))
-            progress(traces[-1].summary.router)
-    else:
-        with pool or ProcessPoolExecutor(min(workers, len(runs)), mp_context=get_context("fork")) as running:
-            for trace in running.map(_one, runs):
-                traces.append(trace)
-                progress(trace.summary.router)
+    for trace in on_all_cores(_one, runs, workers=workers, pool=pool):
+        traces.append(trace)
+        progress(trace.summary.router)
     return [gather(traces[i * seeds : (i + 1) * seeds]) for i in range(len(routers))]
+
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+def on_all_cores(
+    work: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int, pool: Executor | None = None
+) -> Iterator[Result]:
+    """Do tasks in `workers` processes, in `pool`, or with one worker here; yield their results in order."""
+    if workers <= 1 and pool is None:
+        yield from map(work, tasks)
+        return
+    with pool or ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("fork")) as running:
+        yield from running.map(work, tasks)
 
 
 def _one(run: tuple[Scenario, AnyRouter, int, bool]) -> Trace:

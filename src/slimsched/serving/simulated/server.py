@@ -5,34 +5,34 @@ answers is looked up by example, as it was measured.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Protocol, TypedDict, assert_never
+from typing import assert_never
 
 from slimsched.core.clock import Timeline, Wake, WakeAt
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import ServerSnapshot
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import ALONE, NoiseSource, Profile, ServiceCost
-from slimsched.serving.domain.request import Batch, Block, DropReason, RequestsCancelled
-from slimsched.serving.gateway.messages import SegmentFinished
-from slimsched.serving.scheduler.messages import (
+from slimsched.serving.domain.request import Batch, Block, RequestsCancelled
+from slimsched.serving.gateway.messages import BlockDropped, SegmentFinished
+from slimsched.serving.scheduler.scheduler import (
     BatchFinished,
     BlockArrived,
     Command,
     DropBlock,
     Event,
+    GreedyScheduler,
     InstanceLoaded,
     InstanceUnloaded,
     LoadInstance,
     RunBatch,
+    SchedulerOptions,
     Started,
     TelemetrySampled,
     UnloadInstance,
+    resident_places,
 )
-from slimsched.serving.scheduler.scheduler import GreedyScheduler, SchedulerOptions, resident_places
-
-# -- A simulated device: runs several batches at once by its profile, each slowed by the others.
 
 
 class _Work:
@@ -144,55 +144,33 @@ class SimulatedDevice:
         self._active_w = active_w
 
 
-# -- What a model says about its answers in a simulation: looked up by example, as it was measured.
+def confidence_of(batch: Batch, model: ServedModel) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Return how sure the model is of each answer of a batch that completes plans which are judged.
 
-
-class Said(TypedDict, total=False):
-    """How sure the model is of each answer, and the class: 0 for the widest plan's, 1 for another."""
-
-    confidence: tuple[float, ...]
-    top: tuple[int, ...]
-
-
-def said_about(batch: Batch, model: ServedModel) -> Said:
-    """Return what the model says about a batch that completes plans which are judged.
-
-    It says nothing about unknown examples.
+    And the class: 0 for the widest plan's, 1 for another. It says nothing about unknown examples.
     """
     known, key = model.measured.confidences, batch.key
     if known is None or not batch.blocks[0].keep or not model.spec.ends(key.last_segment, key.choices[-1]):
-        return {}
+        return (), ()
     confidence, top = [], []
     for block in batch.blocks:
         for request in block.requests:
             plan = model.tree.index[request.path + key.choices]
             if not 0 <= request.example < known.examples:
-                return {}
+                return (), ()
             confidence.append(known.typical(plan, request.example))
             top.append(known.top(plan, request.example))
-    return {"confidence": tuple(confidence), "top": tuple(top)}
+    return tuple(confidence), tuple(top)
 
 
 UNLOAD_S = 0.001
 
 
-class Upstream(Protocol):
-    """The cluster that a server reports to."""
-
-    def segment_finished(self, event: SegmentFinished) -> None:
-        """Report a finished batch."""
-        ...
-
-    def block_dropped(self, server: int, block: Block, reason: DropReason) -> None:
-        """Report a dropped block."""
-        ...
-
-
 class SimulatedServer:
     """Gives events to a GreedyScheduler and turns its commands into future events.
 
-    A server that dies is not told. The cluster stops using it, and later events from its device are ignored
-    because `alive` is False.
+    It reports finished batches and dropped blocks. A server that dies is not told. The cluster stops using
+    it, and later events from its device are ignored because `alive` is False.
     """
 
     def __init__(
@@ -204,7 +182,7 @@ class SimulatedServer:
         models: Sequence[ServedModel],
         options: SchedulerOptions,
         timeline: Timeline,
-        upstream: Upstream,
+        report: Callable[[SegmentFinished | BlockDropped], None],
         observers: Sequence[Observer],
         cost: ServiceCost = ALONE,
         noise: NoiseSource | None = None,
@@ -214,9 +192,7 @@ class SimulatedServer:
         self.alive = True
         self.scheduler = GreedyScheduler(options, profile, models)
         self.device = SimulatedDevice(profile, cost, noise)
-        self._timeline = timeline
-        self._upstream = upstream
-        self._observers = observers
+        self._timeline, self._report, self._observers = timeline, report, observers
         self._is_warm = False
         self._arrived: dict[int, tuple[float, int]] = {}  # by block: arrival time, examples that have not run
 
@@ -245,7 +221,7 @@ class SimulatedServer:
         """Read the sensors, tell the scheduler, and return a snapshot for the gateway."""
         now_s = self._timeline.now_s
         utilization, power_w = self.device.sample(now_s)
-        fleet = self.scheduler.fleet
+        fleet = self.scheduler.instances
         self._handle(
             TelemetrySampled(utilization=utilization, power_w=power_w, vram_bytes=fleet.memory_bytes)
         )
@@ -260,7 +236,7 @@ class SimulatedServer:
             utilization_source="simulated",
             memory_source="simulated: sum of profiles",
             waiting={str(key): why for key, why in self.scheduler.explain().items()},
-            refused=dict(self.scheduler.room.refused),
+            refused=dict(self.scheduler.load_gate.refused),
         )
 
     def slow(self, factor: float) -> None:
@@ -295,7 +271,7 @@ class SimulatedServer:
                 self._later(now_s + UNLOAD_S, InstanceUnloaded(instance=instance_id))
             case DropBlock(block=block, reason=reason):
                 self._waited_s((block,), now_s)
-                self._upstream.block_dropped(self.index, block, reason)
+                self._report(BlockDropped(server=self.index, block=block, reason=reason))
             case WakeAt(at_s=at_s):
                 self._later(at_s, Wake())
             case _:
@@ -323,6 +299,7 @@ class SimulatedServer:
         batch, busy_s, energy_j = self.device.finish(now_s)
         before, key = self.device.version, batch.key
         self._handle(BatchFinished(instance=batch.instance, busy_s=busy_s, energy_j=energy_j))
+        confidence, top = confidence_of(batch, self.scheduler.models[key.model])
         finished = SegmentFinished(
             server=self.index,
             choice=key.choice,
@@ -333,9 +310,10 @@ class SimulatedServer:
             busy_s=busy_s,
             energy_j=energy_j,
             queue_s=self._waited_s(batch.blocks, now_s - busy_s),
-            **said_about(batch, self.scheduler.models[key.model]),
+            confidence=confidence,
+            top=top,
         )
-        self._upstream.segment_finished(finished)
+        self._report(finished)
         if self.device.version == before:
             self._expect_finish()
 

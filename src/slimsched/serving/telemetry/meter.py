@@ -4,7 +4,7 @@ A summary is a run as one row of figures; a trace holds what pictures need; a go
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import nan
 
 import numpy as np
@@ -22,6 +22,7 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
+from slimsched.serving.telemetry.live_view import Frame
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 
@@ -38,50 +39,41 @@ class ModelSummary(Struct, frozen=True, kw_only=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """The figures of one run.
-
-    All figures cover the time after the warm-up. `accuracy` is counted example by example where the quality
-    table has examples; otherwise it is the prior of the plans served. `bound_share` is the number of correct
-    answers per arrived request, divided by that of the fluid bound, which holds for routers that do not look
-    at examples. `sure_bound_accuracy` and `sure_bound_share` are the same beside the bound of routers that
-    stop when sure; they are 0 where the router does not judge answers. `energy_paper_j` is mean power ×
-    latency, as in the paper. `energy_j_per_request` is the energy above idle per completed request, and
-    `device_s_per_request` the time of all batches on devices per completed request.
-    """
+    """The figures of one run; all of them cover the time after the warm-up."""
 
     router: str
-    accuracy: float
-    accuracy_prior: float
+    accuracy: float  # counted example by example where the quality table has examples, else the prior
+    accuracy_prior: float  # of the plans served, by the quality table
     latency_mean_s: float
     latency_sd_s: float
     latency_p50_s: float
     latency_p95_s: float
     latency_p99_s: float
-    energy_paper_j: float
+    energy_paper_j: float  # mean power × latency, as in the paper
     energy_paper_sd_j: float
-    energy_j_per_request: float
+    energy_j_per_request: float  # above idle, per completed request
     energy_idle_j: float
     energy_source: str
-    gpu_var: float
+    gpu_var: float  # variance of utilization across servers, as in the paper: mean over samples
     gpu_var_sd: float
     power_mean_w: float
     arrived: int
     completed: int
-    goodput_per_s: float
-    slo_attainment: float
+    goodput_per_s: float  # answers in time
+    slo_attainment: float  # answers in time, as a share of arrivals
     dropped: int
-    drops: dict[str, int]
+    drops: dict[str, int]  # by reason
     unfinished: int
-    lost: int
+    lost: int  # arrivals that were neither answered nor dropped nor are under way: always 0
     duplicates: int
-    choices: dict[str, float]
-    models: dict[str, ModelSummary] = {}
+    choices: dict[str, float]  # the share of each choice, by name, over all segments
+    models: dict[str, ModelSummary] = {}  # by name, where there are several
     batch_mean: float
-    device_s_per_request: float = 0.0
+    device_s_per_request: float = 0.0  # the time of all batches on devices, per completed request
     seconds: float
-    bound_accuracy: float
-    bound_share: float
-    sure_bound_accuracy: float = 0.0
+    bound_accuracy: float  # the fluid bound of routers that do not look at examples
+    bound_share: float  # correct answers per arrived request, over that bound
+    sure_bound_accuracy: float = 0.0  # the bound of routers that stop when sure; 0 if this one does not judge
     sure_bound_share: float = 0.0
     wall_s: float
     requests_per_wall_s: float
@@ -100,10 +92,11 @@ class AnswerArrays(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True, kw_only=True):
-    """The figures of a run and its answers."""
+    """The figures of a run and its answers, and frames of it where they were asked for."""
 
     summary: Summary
     answers: AnswerArrays
+    frames: Sequence[Frame] = ()
 
 
 # -- Whether a run kept a goal: each limit beside the figure that it reached.
@@ -123,13 +116,31 @@ class LimitCheck(Struct, frozen=True, kw_only=True):
 
 def check_goal(goal: Goal, row: Summary) -> list[LimitCheck]:
     """Hold a run against every limit of a goal, in the order in which limits yield."""
-    checks: list[LimitCheck] = []
     figures: dict[str, Summary | ModelSummary] = {**row.models} if row.models else {"": row}
+    checks = []
     for model, its in figures.items():
-        checks += [*_accuracy(goal.of(model), its, model), *_latency(goal.of(model), its, model)]
-    energy = _energy(goal, row)
-    order = ("accuracy", "energy", "power")
-    return sorted([*checks, *energy], key=lambda one: _place(one.clause, order))
+        if least := goal.of(model).min_accuracy:
+            kept = its.accuracy_prior >= least - ACCURACY_SLACK
+            reached = f"{100 * its.accuracy_prior:.2f} %"
+            checks.append(
+                LimitCheck(clause=f"accuracy>={100 * least:g}", reached=reached, kept=kept, model=model)
+            )
+    # Energy is known for the whole run: with several models, the mean over all of them is checked.
+    if goal.energy_j:
+        kept = row.energy_j_per_request <= (1 + SLACK) * goal.energy_j
+        reached = f"{1e3 * row.energy_j_per_request:.3g} mJ"
+        checks.append(LimitCheck(clause=f"energy<={1e3 * goal.energy_j:g}mJ", reached=reached, kept=kept))
+    if goal.power_w:
+        power_w = (row.energy_idle_j + row.energy_j_per_request * row.completed) / row.seconds
+        kept = power_w <= (1 + SLACK) * goal.power_w
+        checks.append(LimitCheck(clause=f"power<={goal.power_w:g}W", reached=f"{power_w:.4g} W", kept=kept))
+    for model, its in figures.items():
+        figure_s = {"p99": its.latency_p99_s, "p95": its.latency_p95_s, "mean": its.latency_mean_s}
+        for limit in goal.of(model).latency_limits:
+            value_s = figure_s[limit.figure]
+            kept, reached = value_s <= (1 + SLACK) * limit.limit_s, f"{1e3 * value_s:.3g} ms"
+            checks.append(LimitCheck(clause=limit.text, reached=reached, kept=kept, model=model))
+    return checks
 
 
 def missed(goal: Goal, row: Summary) -> list[LimitCheck]:
@@ -137,43 +148,16 @@ def missed(goal: Goal, row: Summary) -> list[LimitCheck]:
     return [check for check in check_goal(goal, row) if not check.kept]
 
 
-def _place(clause: str, order: tuple[str, ...]) -> int:
-    return next((at for at, name in enumerate(order) if clause.startswith(name)), len(order))
-
-
-def _accuracy(goal: Goal, its: Summary | ModelSummary, model: str) -> Iterator[LimitCheck]:
-    if goal.min_accuracy:
-        yield LimitCheck(
-            clause=f"accuracy>={100 * goal.min_accuracy:g}",
-            reached=f"{100 * its.accuracy_prior:.2f} %",
-            kept=its.accuracy_prior >= goal.min_accuracy - ACCURACY_SLACK,
-            model=model,
-        )
-
-
-def _latency(goal: Goal, its: Summary | ModelSummary, model: str) -> Iterator[LimitCheck]:
-    reached = {"p99": its.latency_p99_s, "p95": its.latency_p95_s, "mean": its.latency_mean_s}
-    for limit in goal.latency_limits:
-        value_s = reached[limit.figure]
-        kept = value_s <= (1 + SLACK) * limit.limit_s
-        yield LimitCheck(clause=limit.text, reached=f"{1e3 * value_s:.3g} ms", kept=kept, model=model)
-
-
-def _energy(goal: Goal, row: Summary) -> Iterator[LimitCheck]:
-    """Energy is known for the whole run: with several models, the mean over all of them is checked."""
-    if goal.energy_j:
-        yield LimitCheck(
-            clause=f"energy<={1e3 * goal.energy_j:g}mJ",
-            reached=f"{1e3 * row.energy_j_per_request:.3g} mJ",
-            kept=row.energy_j_per_request <= (1 + SLACK) * goal.energy_j,
-        )
-    if goal.power_w:
-        power_w = (row.energy_idle_j + row.energy_j_per_request * row.completed) / row.seconds
-        kept = power_w <= (1 + SLACK) * goal.power_w
-        yield LimitCheck(clause=f"power<={goal.power_w:g}W", reached=f"{power_w:.4g} W", kept=kept)
-
-
 Values = NDArray[np.float64]
+
+ANSWER = np.dtype(
+    [
+        *((name, np.int64) for name in ("id", "model", "plan", "example")),
+        *((name, np.float64) for name in ("answered_s", "arrival_s", "deadline_s")),
+        ("judged", np.bool_),
+    ]
+)
+"""What is kept of each answer."""
 
 
 class Meter:
@@ -191,14 +175,7 @@ class Meter:
         self._arrived = 0
         self._arrived_of = [0] * len(models)  # arrivals of each model, where there are several
         self._drops: Counter[str] = Counter()
-        self._ids: list[int] = []
-        self._answered_s: list[float] = []
-        self._arrival_s: list[float] = []
-        self._deadline_s: list[float] = []
-        self._model: list[int] = []
-        self._plan: list[int] = []
-        self._example: list[int] = []
-        self._judged: list[bool] = []
+        self._answers: list[tuple[int, int, int, int, float, float, float, bool]] = []  # as ANSWER says
         self._active_j = 0.0
         self._busy_s = 0.0
         self._batches = 0
@@ -213,9 +190,9 @@ class Meter:
             self._warm_up(event, commands)
             return
         if isinstance(event, RequestsArrived):
-            self.came(event.requests)
+            self.count_arrivals(event.requests)
         elif isinstance(event, SegmentFinished):
-            self.ran(event)
+            self.count_batch(event)
         elif isinstance(event, TelemetryReceived):
             sample = event.snapshot
             self._samples.setdefault(sample.taken_s, []).append((sample.utilization, sample.power_w))
@@ -225,14 +202,14 @@ class Meter:
             elif isinstance(command, Drop):
                 self._drops[command.reason] += count_examples(command.requests)
 
-    def came(self, requests: tuple[Request, ...]) -> None:
+    def count_arrivals(self, requests: tuple[Request, ...]) -> None:
         """Count requests that have arrived."""
         self._arrived += count_examples(requests)
         if len(self._models) > 1:
             for request in requests:
                 self._arrived_of[request.model] += request.count
 
-    def ran(self, event: SegmentFinished) -> None:
+    def count_batch(self, event: SegmentFinished) -> None:
         """Count a batch, unless it ended during the warm-up."""
         if event.finished_s >= self._from_s:
             self._active_j += event.energy_j
@@ -250,26 +227,19 @@ class Meter:
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
         for request in each_example(requests):
-            self._ids.append(request.id)
-            self._answered_s.append(now_s)
-            self._arrival_s.append(request.arrival_s)
-            self._deadline_s.append(request.deadline_s)
-            self._model.append(request.model)
-            self._plan.append(self._models[request.model].tree.index[request.path])
-            self._example.append(request.example)
-            self._judged.append(request.trail is not None and request.trail.sure >= 0.0)
-
-    def latencies_s(self) -> Values:
-        """Return the latency of every answered request, in the order of answers."""
-        return np.subtract(self._answered_s, self._arrival_s, dtype=np.float64)
+            plan = self._models[request.model].tree.index[request.path]
+            judged = request.trail is not None and request.trail.sure >= 0.0
+            times_s = now_s, request.arrival_s, request.deadline_s
+            self._answers.append((request.id, request.model, plan, request.example, *times_s, judged))
 
     def answers(self) -> AnswerArrays:
         """Return when each request was answered, how long it took, and by which plan of which model."""
+        rows = np.array(self._answers, dtype=ANSWER)
         return AnswerArrays(
-            answered_s=np.array(self._answered_s),
-            latency_s=self.latencies_s(),
-            model=np.array(self._model, dtype=np.int64),
-            plan=np.array(self._plan, dtype=np.int64),
+            answered_s=rows["answered_s"].copy(),
+            latency_s=rows["answered_s"] - rows["arrival_s"],
+            model=rows["model"].copy(),
+            plan=rows["plan"].copy(),
         )
 
     def summary(
@@ -285,30 +255,31 @@ class Meter:
         energy_source: str,
     ) -> Summary:
         """Return the figures of the run so far."""
-        latency = self.latencies_s()
-        completed, arrived = len(latency), self._arrived
-        priors, correct = self._correct()
-        on_time = int((np.array(self._answered_s) <= np.array(self._deadline_s)).sum())
-        dropped = sum(self._drops.values())
-        utilization, power_w = self._utilization(), self._power_w()
-        mean_w = float(np.mean(power_w)) if power_w else nan
-        duplicates = completed - len(set(self._ids))
+        rows = np.array(self._answers, dtype=ANSWER)
+        latency = rows["answered_s"] - rows["arrival_s"]
+        completed, arrived, sd_s = len(rows), self._arrived, float(latency.std()) if len(rows) else nan
+        priors, correct = self._correct(rows)
+        on_time = int((rows["answered_s"] <= rows["deadline_s"]).sum())
+        dropped, samples = sum(self._drops.values()), self._samples.values()  # a sample is of all servers
+        gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
+        mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
+        duplicates = completed - len(np.unique(rows["id"]))
         return Summary(
             router=router,
             accuracy=_mean(correct),
             accuracy_prior=_mean(priors),
             latency_mean_s=_mean(latency),
-            latency_sd_s=float(latency.std()) if completed else nan,
+            latency_sd_s=sd_s,
             latency_p50_s=_percentile(latency, 50),
             latency_p95_s=_percentile(latency, 95),
             latency_p99_s=_percentile(latency, 99),
             energy_paper_j=mean_w * _mean(latency),
-            energy_paper_sd_j=mean_w * float(latency.std()) if completed else nan,
+            energy_paper_sd_j=mean_w * sd_s,
             energy_j_per_request=self._active_j / completed if completed else nan,
             energy_idle_j=idle_w * seconds,
             energy_source=energy_source,
-            gpu_var=float(np.mean(utilization)) if utilization else nan,
-            gpu_var_sd=float(np.std(utilization)) if utilization else nan,
+            gpu_var=_mean(gpu_var),
+            gpu_var_sd=float(gpu_var.std()) if len(gpu_var) else nan,
             power_mean_w=mean_w,
             arrived=arrived,
             completed=completed,
@@ -319,50 +290,49 @@ class Meter:
             unfinished=in_system,
             lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
-            choices=self._choice_shares(),
-            models=self._by_model(latency, priors, correct),
+            choices=self._choice_shares(rows),
+            models=self._by_model(rows, latency, priors, correct),
             device_s_per_request=self._busy_s / completed if completed else nan,
             batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
-            bound_share=self._bound_share(priors, bound_accuracy),
+            bound_share=self._bound_share(rows, priors, bound_accuracy),
             sure_bound_accuracy=sure_bound_accuracy,
-            sure_bound_share=self._bound_share(priors, sure_bound_accuracy) if sure_bound_accuracy else 0.0,
+            sure_bound_share=self._bound_share(rows, priors, sure_bound_accuracy),
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
 
-    def _correct(self) -> tuple[Values, Values]:
+    def _correct(self, rows: NDArray[np.void]) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown).
 
         Of an answer that was judged the plan alone says little: its prior is whether it was correct.
         """
-        columns = (self._model, self._plan, self._example)
-        models, plans, examples = (np.array(column, dtype=np.int64) for column in columns)
-        priors, correct = np.zeros(len(plans)), np.zeros(len(plans))
+        priors, correct = np.zeros(len(rows)), np.zeros(len(rows))
         for model in self._models:
-            its = models == model.number
-            priors[its] = model.scored.by_plan[plans[its]]
-            hits = model.scored.hits(plans[its], examples[its])
+            its = rows["model"] == model.number
+            plans = rows["plan"][its]
+            priors[its] = model.scored.by_plan[plans]
+            hits = model.scored.hits(plans, rows["example"][its])
             correct[its] = priors[its] if hits is None else hits
-        judged = np.array(self._judged, dtype=bool)
-        return np.where(judged, correct, priors), correct
+        return np.where(rows["judged"], correct, priors), correct
 
-    def _bound_share(self, priors: Values, bound_accuracy: float) -> float:
+    def _bound_share(self, rows: NDArray[np.void], priors: Values, bound_accuracy: float) -> float:
         """Correct answers per arrived request over those of the fluid bound, by the weights of models."""
-        if not self._arrived or not self._plan:
+        if not self._arrived or not len(rows) or not bound_accuracy:
             return 0.0
         weights = np.array([model.weight for model in self._models])
         arrived = np.array(self._arrived_of if len(self._models) > 1 else [self._arrived])
-        answered = weights[np.array(self._model)] * priors
+        answered = weights[rows["model"]] * priors
         return float(answered.sum()) / (float((weights * arrived).sum()) * bound_accuracy)
 
-    def _by_model(self, latency_s: Values, priors: Values, correct: Values) -> dict[str, ModelSummary]:
+    def _by_model(
+        self, rows: NDArray[np.void], latency_s: Values, priors: Values, correct: Values
+    ) -> dict[str, ModelSummary]:
         """Return the main figures of each model, if there are several."""
-        if len(self._models) < 2 or not self._plan:
+        if len(self._models) < 2 or not len(rows):
             return {}
-        numbers = np.array(self._model)
-        its = {model.name: numbers == model.number for model in self._models}
+        its = {model.name: rows["model"] == model.number for model in self._models}
         return {
             name: ModelSummary(
                 completed=int(mask.sum()),
@@ -375,21 +345,14 @@ class Meter:
             for name, mask in its.items()
         }
 
-    def _utilization(self) -> list[float]:
-        """Return the variance of utilization across servers, for each sample."""
-        return [float(np.var([u for u, _ in row])) for row in self._samples.values()]
-
-    def _power_w(self) -> list[float]:
-        """Return the mean power across servers, for each sample."""
-        return [float(np.mean([p for _, p in row])) for row in self._samples.values()]
-
-    def _choice_shares(self) -> dict[str, float]:
+    def _choice_shares(self, rows: NDArray[np.void]) -> dict[str, float]:
         """Return each choice's share, by name, over all segments of answered requests."""
         counts: Counter[str] = Counter()
         for model in self._models:
             for choices in model.spec.segments:
                 counts.update(dict.fromkeys(choices, 0))
-        for (number, plan), count in Counter(zip(self._model, self._plan, strict=True)).items():
+        served = zip(rows["model"].tolist(), rows["plan"].tolist(), strict=True)
+        for (number, plan), count in Counter(served).items():
             model = self._models[number]
             for segment, choice in enumerate(model.tree.plans[plan]):
                 counts[model.spec.segments[segment][choice]] += count

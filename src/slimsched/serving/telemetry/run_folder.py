@@ -25,58 +25,21 @@ from slimsched.core.config import UNREADABLE, Count, DataError, Seed
 from slimsched.core.log import EVENTS
 from slimsched.serving.domain.cluster import Cluster, Fault
 from slimsched.serving.domain.model import ModelOutline
-from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum, sure_accuracy_at
+from slimsched.serving.gateway.bounds import fluid_optimum
 from slimsched.serving.telemetry.live_view import Frame
 from slimsched.serving.telemetry.meter import Trace
 
-# -- Curves of the fluid bound: over arrival rates, solved once and then interpolated, and over energy.
-
-POINTS, SURE_POINTS = 32, 12
 BUDGETS = 16
-
-
-class BoundCurve:
-    """Correct answers per second by arrival rate. The curve is concave, so interpolation is just below it."""
-
-    def __init__(self, cluster: Cluster, shares: Sequence[float] = ()) -> None:
-        most = max(capacity_per_s(cluster, model.spec.narrowest, model.number) for model in cluster.models)
-        least = min(capacity_per_s(cluster, model.spec.widest, model.number) for model in cluster.models)
-        self._rate_per_s: NDArray[np.float64] = np.geomspace(0.5 * least, 1.05 * most, POINTS)
-        self._correct_per_s = np.array(
-            [
-                rate * fluid_optimum(cluster, float(rate), shares=shares or None).accuracy
-                for rate in self._rate_per_s
-            ]
-        )
-
-        self._sure_rate_per_s = np.geomspace(0.5 * least, 1.05 * most, SURE_POINTS)
-        self._sure_per_s = np.array(
-            [rate * sure_accuracy_at(cluster, float(rate), shares) for rate in self._sure_rate_per_s]
-        )
-
-    def accuracy(self, rate_per_s: float) -> float:
-        """Return the best accuracy any router could reach; requests that cannot be served count as wrong."""
-        return _at(rate_per_s, self._rate_per_s, self._correct_per_s)
-
-    def sure_accuracy(self, rate_per_s: float) -> float:
-        """Return the same for routers that stop when sure; 0 if no model says how sure it is."""
-        return _at(rate_per_s, self._sure_rate_per_s, self._sure_per_s)
-
-
-def _at(rate_per_s: float, rates_per_s: NDArray[np.float64], correct_per_s: NDArray[np.float64]) -> float:
-    if rate_per_s <= rates_per_s[0]:
-        return float(correct_per_s[0] / rates_per_s[0])
-    return float(np.interp(rate_per_s, rates_per_s, correct_per_s)) / rate_per_s
 
 
 def energy_bound(
     cluster: Cluster, rate_per_s: float, shares: Sequence[float] = ()
 ) -> dict[str, NDArray[np.float64]]:
     """Return the best accuracy by energy above idle, both per arrived request, as arrays for a run folder."""
-    free = fluid_optimum(cluster, rate_per_s, shares=shares or None)
+    free = fluid_optimum(cluster, rate_per_s, shares=shares)
     budgets_w = np.linspace(0.0, free.power_w, BUDGETS)
     best = [
-        fluid_optimum(cluster, rate_per_s, shares=shares or None, active_power_w=float(power)).accuracy
+        fluid_optimum(cluster, rate_per_s, shares=shares, active_power_w=float(power)).accuracy
         for power in budgets_w
     ]
     return {"bound/energy_j": budgets_w / rate_per_s, "bound/accuracy": np.array(best)}
@@ -163,15 +126,11 @@ def read_run(folder: Path) -> Run:
 
 def trace_arrays(traces: Sequence[Trace], arrival_s: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
     """Return the arrival times, and by row the answers: when, how long, by which plan of which model."""
+    kinds = {"answered_s": np.float64, "latency_s": np.float32, "model": np.uint8, "plan": np.uint16}
     return {"arrival_s": arrival_s} | {
-        f"{row}/{name}": values
+        f"{row}/{name}": getattr(trace.answers, name).astype(kind)
         for row, trace in enumerate(traces)
-        for name, values in (
-            ("answered_s", trace.answers.answered_s),
-            ("latency_s", trace.answers.latency_s.astype(np.float32)),
-            ("model", trace.answers.model.astype(np.uint8)),
-            ("plan", trace.answers.plan.astype(np.uint16)),
-        )
+        for name, kind in kinds.items()
     }
 
 

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from slimsched.core.config import DataError
 from slimsched.core.log import Log
+from slimsched.models.spec import ModelSpec
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Cluster
-from slimsched.serving.domain.request import Request, Why
+from slimsched.serving.domain.request import Request
 from slimsched.serving.gateway.messages import (
     Answer,
     Command,
@@ -23,22 +24,20 @@ from slimsched.serving.gateway.messages import (
 # -- Sentences that say why a router decided as it did, from the numbers that it kept.
 
 
-def explain_route(reason: str, why: Why | None, runner_up: str) -> str:
-    """Write one sentence: the reason, what the choice costs and is worth, what binds, and the runner-up.
-
-    `runner_up` names the second best server and choice.
-    """
+def explain_route(command: SendBlock, servers: Sequence[str], model: ModelSpec) -> str:
+    """Write one sentence: the reason, what the choice costs and is worth, what binds, and the runner-up."""
+    reason, why = command.reason, command.why
     if why is None:
         return reason
     gives = f"{100 * why.worth:.2f} % within reach for {1e3 * why.cost_s:.3f} ms of device time"
-    other = f"; next best {runner_up}, {100 * why.behind:.3f} points worse" if why.server >= 0 else ""
-    return f"{reason}: {gives}; {_deciding(why.binding)}{other}"
-
-
-def _deciding(binding: str) -> str:
-    if not binding:
-        return "device time is free"
-    return "the load decides" if binding == "load" else f"{binding} decides"
+    other = ""
+    if why.server >= 0:
+        choice = model.segments[command.block.key.segment][why.choice]
+        other = f"; next best {servers[why.server]} at {choice}, {100 * why.behind:.3f} points worse"
+    decides = {"": "device time is free", "load": "the load decides"}.get(
+        why.binding, f"{why.binding} decides"
+    )
+    return f"{reason}: {gives}; {decides}{other}"
 
 
 class StoryStep(Struct, frozen=True, kw_only=True):
@@ -53,9 +52,6 @@ class RequestStory(Struct, frozen=True, kw_only=True):
 
     request: int
     steps: list[StoryStep]
-
-
-Entry = tuple[float, Event, list[Command]]
 
 
 def tell_story(logs: Sequence[Path], request: int, cluster: Cluster) -> RequestStory:
@@ -88,7 +84,7 @@ def slowest(logs: Sequence[Path]) -> int | None:
     return max(answers, default=(0.0, None))[1]
 
 
-def _entries(logs: Sequence[Path]) -> Iterator[Entry]:
+def _entries(logs: Sequence[Path]) -> Iterator[tuple[float, Event, list[Command]]]:
     """Read what the gateways of a run were told and decided, in order of time."""
     events, commands = msgspec.json.Decoder(Event), msgspec.json.Decoder(list[Command])
     for log in logs:
@@ -104,7 +100,10 @@ def _told(event: Event, number: int, cluster: Cluster) -> Iterator[str]:
                 yield f"arrives{_terms(request, cluster)}"
         case SegmentFinished(blocks=blocks):
             if any(_find(block.requests, number) is not None for block in blocks):
-                names = _choices(cluster, blocks[0].key.model, blocks[0].key.segment, event)
+                key = blocks[0].key
+                segments = cluster.models[key.model].spec.segments[key.segment :]
+                ran = zip(segments, (event.choice, *event.ahead), strict=False)
+                names = ",".join(choices[choice] for choices, choice in ran)
                 energy_mj = 1e3 * event.energy_j / max(1, event.size)
                 yield (
                     f"back from {cluster.names[event.server]} at {names}: in a batch of {event.size}, which "
@@ -116,35 +115,21 @@ def _decided(command: Command, number: int, cluster: Cluster, now_s: float) -> I
     match command:
         case SendBlock(block=block, server=server):
             if _find(block.requests, number) is not None:
-                segments = cluster.models[block.key.model].spec.segments
-                named = ",".join(segments[leg.segment][leg.choice] for leg in block.key.legs)
+                model = cluster.models[block.key.model].spec
+                named = ",".join(model.segments[leg.segment][leg.choice] for leg in block.key.legs)
                 yield (
                     f"to {cluster.names[server]} at {named}, with {block.examples - 1} others: "
-                    f"{explain_route(command.reason, command.why, _runner_up(command, cluster))}"
+                    f"{explain_route(command, cluster.names, model)}"
                 )
         case Answer(requests=requests):
             if (request := _find(requests, number)) is not None:
-                model = cluster.models[request.model]
-                accuracy = 100 * model.expected_accuracy(request.path, request.trail)
-                plan, took_ms = model.spec.text(request.path), 1e3 * (now_s - request.arrival_s)
+                served = cluster.models[request.model]
+                accuracy = 100 * served.expected_accuracy(request.path, request.trail)
+                plan, took_ms = served.spec.text(request.path), 1e3 * (now_s - request.arrival_s)
                 yield f"answered after {took_ms:.2f} ms by plan {plan}, expected accuracy {accuracy:.2f} %"
         case Drop(requests=requests, reason=reason, detail=detail):
             if _find(requests, number) is not None:
                 yield f"dropped: {reason}{f', {detail}' if detail else ''}"
-
-
-def _runner_up(command: SendBlock, cluster: Cluster) -> str:
-    why, key = command.why, command.block.key
-    if why is None or why.server < 0:
-        return ""
-    return (
-        f"{cluster.names[why.server]} at {cluster.models[key.model].spec.segments[key.segment][why.choice]}"
-    )
-
-
-def _choices(cluster: Cluster, model: int, segment: int, event: SegmentFinished) -> str:
-    segments = cluster.models[model].spec.segments
-    return ",".join(segments[segment + at][one] for at, one in enumerate((event.choice, *event.ahead)))
 
 
 def _terms(request: Request, cluster: Cluster) -> str:

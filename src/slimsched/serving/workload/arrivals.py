@@ -32,14 +32,12 @@ from slimsched.core.config import (
     read_section,
 )
 
-# -- A Markov-modulated Poisson process: arrivals whose rate jumps between a few states.
-
 SHIPPED = Path(__file__).parent / "azure_llm_2023_conv.json"
 """A process fitted to one hour of requests to a conversation service; the file names the command."""
 
 
 class ModulatedPoisson(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process with several states, each with its own arrival rate.
+    """A Markov-modulated Poisson process: arrivals whose rate jumps between a few states.
 
     For each state: `rates` is its rate relative to the mean, `lasts_s` how long it lasts on average, and
     `jumps` the probability of each next state (rows sum to 1). Times come from the trace it was fitted to,
@@ -157,7 +155,7 @@ def step(rate_per_s: float, seconds: float, rng: Generator, shape: StepShape) ->
 
 
 def fitted(rate_per_s: float, seconds: float, rng: Generator, shape: NoShape = NO_SHAPE) -> Times:
-    """Draw from a Markov-modulated Poisson process that was fitted to a real trace (see `modulated.py`)."""
+    """Draw from a Markov-modulated Poisson process that was fitted to a real trace."""
     return shipped_process().times_s(rate_per_s, seconds, rng)
 
 
@@ -198,8 +196,6 @@ def check_load(rate_per_s: float, seconds: float) -> None:
         )
 
 
-# -- Traces of real arrivals: request times or counts per interval, as recorded or rescaled to a mean rate.
-
 ACCEPTED = (
     "a CSV (plain, .gz, .bz2) with a column TIMESTAMP or arrival_s (one request per row) or count "
     "(requests per second, one second per row) or columns minute_1, minute_2, … (requests per minute), "
@@ -212,7 +208,7 @@ LARGEST_COUNT = 1e12
 
 
 class RequestTrace(Struct, frozen=True, kw_only=True):
-    """A trace of either the times of single requests or the counts in intervals of `interval_s`."""
+    """Real arrivals: either the times of single requests or the counts in intervals of `interval_s`."""
 
     name: str
     times_s: NDArray[np.float64] | None = None
@@ -252,9 +248,7 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
         assert self.counts is not None
         whole = self.counts[: int(np.ceil(seconds / self.interval_s))]
         each = np.round(whole).astype(np.int64)
-        starts = np.repeat(np.arange(len(each)) * self.interval_s, each)
-        out = np.sort(starts + rng.uniform(0.0, self.interval_s, len(starts)))
-        return out[out < seconds]
+        return _spread(each, self.interval_s, seconds, rng)
 
     def rescaled(self, rate_per_s: float, seconds: float, rng: Generator) -> Times:
         """Return arrivals over `seconds` at a mean rate, from a random start in the trace.
@@ -265,17 +259,19 @@ class RequestTrace(Struct, frozen=True, kw_only=True):
         """
         check_load(rate_per_s, seconds)
         if self.times_s is not None:
-            return _stretch(self.times_s, rate_per_s, seconds, rng)
+            gaps_s = np.diff(self.times_s) * ((len(self.times_s) - 1) / self.times_s[-1] / rate_per_s)
+            needed = int(np.ceil(rate_per_s * seconds * 1.5)) + len(gaps_s)
+            first = int(rng.integers(len(gaps_s)))
+            out = np.cumsum(np.resize(np.roll(gaps_s, -first), needed))
+            return out[out < seconds]
         assert self.counts is not None
-        return _scale(self.counts, self.interval_s, rate_per_s, seconds, rng)
-
-    def counts_in(self, bin_s: float) -> NDArray[np.float64]:
-        """Return the requests in each bin; a trace of counts keeps its own intervals."""
-        if self.times_s is not None:
-            edges = np.arange(0.0, self.times_s[-1] + bin_s, bin_s)
-            return np.histogram(self.times_s, edges)[0].astype(np.float64)
-        assert self.counts is not None
-        return self.counts
+        length = int(np.ceil(seconds / self.interval_s))
+        first = int(rng.integers(max(1, len(self.counts) - length + 1)))
+        window = np.resize(self.counts[first : first + length], length)
+        if window.sum() <= 0:
+            window = np.ones(length)
+        window = window * (rate_per_s * self.interval_s * length / window.sum())
+        return _spread(rng.poisson(window), self.interval_s, seconds, rng)
 
 
 def read_request_trace(path: Path) -> RequestTrace:
@@ -289,12 +285,10 @@ def read_request_trace(path: Path) -> RequestTrace:
         rows = csv.reader(io.StringIO(text))
         header = next(rows, [])
         names = [name.strip().lower() for name in header]
-        if "timestamp" in names:
-            column = names.index("timestamp")
-            return _of_times(path.name, [_seconds(row[column]) for row in rows if row])
-        if "arrival_s" in names:
-            column = names.index("arrival_s")
-            return _of_times(path.name, [float(row[column]) for row in rows if row])
+        for name, read in (("timestamp", _seconds), ("arrival_s", float)):
+            if name in names:
+                column = names.index(name)
+                return _of_times(path.name, [read(row[column]) for row in rows if row])
         if "count" in names:
             column = names.index("count")
             return _of_counts(path.name, [float(row[column]) for row in rows if row], 1.0)
@@ -352,43 +346,22 @@ def _of_counts(name: str, counts: list[float], interval_s: float) -> RequestTrac
     values = np.array(counts)
     if not len(values) or not ((values >= 0) & (values <= LARGEST_COUNT)).all() or values.sum() < 1e-9:
         raise ValueError(f"counts must be from 0 to {LARGEST_COUNT:g}, and some above 0")
-    kept = _without_silence(values, round(1200 / interval_s))
+    kept = values[~_is_silence(values, round(1200 / interval_s))]
     silence_s = (len(values) - len(kept)) * interval_s
     return RequestTrace(name=name, counts=kept, interval_s=interval_s, silence_s=silence_s)
 
 
-def _without_silence(values: NDArray[np.float64], longest: int) -> NDArray[np.float64]:
-    keep = np.ones(len(values), dtype=bool)
-    start: int | None = None
-    for index, value in enumerate([*values.tolist(), 1.0]):
-        if value == 0.0:
-            start = index if start is None else start
-        elif start is not None:
-            if index - start >= longest:
-                keep[start:index] = False
-            start = None
-    return values[keep]
+def _is_silence(values: NDArray[np.float64], longest: int) -> NDArray[np.bool_]:
+    """Mark the zeros that come at least `longest` in a row."""
+    edges = np.flatnonzero(np.diff(values == 0.0, prepend=False, append=False))
+    marks = np.zeros(len(values), dtype=bool)
+    for start, end in edges.reshape(-1, 2).tolist():
+        marks[start:end] = end - start >= longest
+    return marks
 
 
-def _stretch(times_s: NDArray[np.float64], rate_per_s: float, seconds: float, rng: Generator) -> Times:
-    own_rate = (len(times_s) - 1) / times_s[-1]
-    gaps_s = np.diff(times_s) * (own_rate / rate_per_s)
-    needed = int(np.ceil(rate_per_s * seconds * 1.5)) + len(gaps_s)
-    first = int(rng.integers(len(gaps_s)))
-    out = np.cumsum(np.resize(np.roll(gaps_s, -first), needed))
-    return out[out < seconds]
-
-
-def _scale(
-    counts: NDArray[np.float64], interval_s: float, rate_per_s: float, seconds: float, rng: Generator
-) -> Times:
-    length = int(np.ceil(seconds / interval_s))
-    first = int(rng.integers(max(1, len(counts) - length + 1)))
-    window = np.resize(counts[first : first + length], length)
-    if window.sum() <= 0:
-        window = np.ones(length)
-    window = window * (rate_per_s * interval_s * length / window.sum())
-    each = rng.poisson(window)
-    starts = np.repeat(np.arange(length) * interval_s, each)
+def _spread(counts: NDArray[np.int64], interval_s: float, seconds: float, rng: Generator) -> Times:
+    """Return as many arrivals as each interval has, at random times within it."""
+    starts = np.repeat(np.arange(len(counts)) * interval_s, counts)
     out = np.sort(starts + rng.uniform(0.0, interval_s, len(starts)))
     return out[out < seconds]

@@ -26,8 +26,6 @@ from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import NEVER_S, NO_PLAN, Request
 from slimsched.serving.workload.arrivals import arrivals, check_load, read_request_trace, read_shape
 
-# -- A stream of requests: their arrival times and what each asks for.
-
 
 class RequestStream:
     """Hands out requests in order of arrival as time passes."""
@@ -45,16 +43,13 @@ class RequestStream:
         impatient: NDArray[np.bool_] | None = None,
         cancel_after_s: float = inf,
     ) -> None:
+        none = np.zeros(len(arrivals_s), dtype=np.int64)
         self._arrivals_s: list[float] = arrivals_s.tolist()
         self._examples: list[int] = examples.tolist()
-        self._models: list[int] | None = None if models is None else models.tolist()
-        self._priorities: list[int] | None = None if priorities is None else priorities.tolist()
-        self._deadline_s = deadline_s
-        self._min_accuracy = min_accuracy
-        self._plans = plans
+        self._models: list[int] = (none if models is None else models).tolist()
+        self._priorities: list[int] = (none if priorities is None else priorities).tolist()
+        self._deadline_s, self._min_accuracy, self._plans = deadline_s, min_accuracy, plans
         self._impatient: list[bool] | None = None if impatient is None else impatient.tolist()
-        self.is_impatient = impatient is not None
-        """Whether any sender hangs up."""
         self.cancel_after_s = cancel_after_s
         """When senders that do not wait hang up, counted from arrival."""
         self._next = 0
@@ -86,12 +81,11 @@ class RequestStream:
 
     def impatient(self, requests: tuple[Request, ...]) -> list[Request]:
         """Those of these requests whose senders hang up if they are not answered in time."""
-        marks = self._impatient or ()
-        return [request for request in requests if marks[request.id]]
+        marks = self._impatient
+        return [] if marks is None else [request for request in requests if marks[request.id]]
 
     def _make(self, index: int) -> Request:
-        arrival_s = self._arrivals_s[index]
-        model = 0 if self._models is None else self._models[index]
+        arrival_s, model = self._arrivals_s[index], self._models[index]
         return Request(
             id=index,
             arrival_s=arrival_s,
@@ -99,7 +93,7 @@ class RequestStream:
             min_accuracy=self._min_accuracy,
             plan=self._plans[model],
             model=model,
-            priority=0 if self._priorities is None else self._priorities[index],
+            priority=self._priorities[index],
             example=self._examples[index],
         )
 
@@ -189,9 +183,10 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         rng = np.random.default_rng(seed)
         times_s = self.arrivals_s(rng)
         count = len(times_s)
-        sets = [
-            _examples(model, size) for model, size in zip(models, sizes or repeat(None), strict=bool(sizes))
-        ]
+        sets = []
+        for one, size in zip(models, sizes or repeat(None), strict=bool(sizes)):
+            scored = one.scored
+            sets.append(scored.among if size is None or size == scored.examples else np.arange(size))
         sizes = [len(one) for one in sets]
         example = rng.integers(max(1, sizes[0]), size=count) if sizes[0] else np.full(count, -1)
         urgent = rng.uniform(size=count) < self.urgent_share
@@ -220,10 +215,3 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def is_trace(arrivals: str) -> bool:
     """Whether a load's arrivals are the path of a trace and not the name of a process."""
     return "/" in arrivals or "." in arrivals
-
-
-def _examples(model: ServedModel, size: int | None) -> NDArray[np.int64]:
-    """Return the numbers of the examples to draw from; `size` is that of a set which is given."""
-    if size is None or size == model.scored.examples:
-        return model.scored.among
-    return np.arange(size)

@@ -1,25 +1,8 @@
-"""The trained model that comes with the package: weights, card and correctness bits."""
+"""The trained SlimResNet that comes with the package: its weights, its card, and which answers are right."""
 
-import json
-from functools import cache
-from importlib import resources
+from importlib.resources import files
 from pathlib import Path
 
-NAME = "slimresnet-cifar100"
-
-
-def folder() -> Path:
-    """Return the folder of the shipped model."""
-    return Path(str(resources.files(__name__)))
-
-
-@cache
-def labels() -> tuple[str, ...]:
-    """Return the class names of the shipped model."""
-    card = json.loads((folder() / f"{NAME}.json").read_text())
-    return tuple(card["classes"])
-
-
-def quality_path() -> Path:
-    """Return the path of the shipped model's correctness bits."""
-    return folder() / f"{NAME}-correct.npz"
+FOLDER = Path(str(files(__name__)))
+CARD = FOLDER / "slimresnet-cifar100.json"
+QUALITY = FOLDER / "slimresnet-cifar100-correct.npz"

@@ -3,8 +3,7 @@
 import http.client
 import ssl
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypedDict, Unpack, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,7 +36,6 @@ class _Output(Struct, frozen=True, kw_only=True):
 
 class _Answer(Struct, frozen=True, kw_only=True):
     outputs: list[_Output]
-    id: str = ""
     parameters: dict[str, Any] = {}
 
 
@@ -84,11 +82,13 @@ def read_answer(body: bytes, json_bytes: int | None) -> ServerAnswer:
         at = len(body) if json_bytes is None else json_bytes
         for one in answer.outputs:
             size = one.parameters.get("binary_data_size")
-            if size is None:
-                outputs[one.name] = _from_json(one)
-            else:
+            if size is not None:
                 outputs[one.name] = _from_bytes(one, body[at : at + size])
                 at += size
+            elif one.datatype == "BYTES":
+                outputs[one.name] = [str(word) for word in one.data]
+            else:
+                outputs[one.name] = np.array(one.data, dtype=NUMPY[one.datatype]).reshape(one.shape)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise AnswerError(f"the server's answer is not Open Inference Protocol v2: {error}") from None
     return ServerAnswer(outputs=outputs, receipt=answer.parameters)
@@ -121,12 +121,6 @@ def _datatype(name: str, dtype: np.dtype[Any]) -> str:
         raise ConfigError(f"input '{name}' is {dtype}; give one of {', '.join(NUMPY)}") from None
 
 
-def _from_json(one: _Output) -> NDArray[Any] | list[str]:
-    if one.datatype == "BYTES":
-        return [str(word) for word in one.data]
-    return np.array(one.data, dtype=NUMPY[one.datatype]).reshape(one.shape)
-
-
 def _from_bytes(one: _Output, raw: bytes) -> NDArray[Any] | list[str]:
     if one.datatype != "BYTES":
         return np.frombuffer(raw, NUMPY[one.datatype]).reshape(one.shape)
@@ -139,6 +133,15 @@ def _from_bytes(one: _Output, raw: bytes) -> NDArray[Any] | list[str]:
 
 
 URL = "http://127.0.0.1:8000"
+
+
+def server_at(url: str, ca_file: str | None) -> tuple[str, int, ssl.SSLContext | None]:
+    """Return host and port of a server's address, and how to check its certificate with https."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"'{url}' is not a server address; write it as {URL}")
+    tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+    return parts.hostname, parts.port or (443 if tls else 80), tls
 
 
 class ServerRefusedError(SlimError):
@@ -171,6 +174,20 @@ class Classification(Struct, frozen=True, kw_only=True):
         return shares
 
 
+class Asked(TypedDict, total=False):
+    """What a call may ask for besides its tensors; None is as if it were left out.
+
+    `plan` states how to run: '0.5' takes that choice in every segment, '0.25,0.5,0.75,1.0' names one for
+    each. The other terms are limits within which the server chooses.
+    """
+
+    plan: str | None
+    min_accuracy: float | None
+    deadline_ms: float | None
+    priority: int | None
+    max_energy_mj: float | None
+
+
 class Client:
     """A client with one kept-alive connection; do not share it between threads.
 
@@ -186,27 +203,20 @@ class Client:
         timeout_s: float = 60.0,
         ca_file: str | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"'{url}' is not a server address; write it as {URL}")
+        host, port, tls = server_at(url, ca_file)
         self._url, self._model = url, model
         self._tensors: dict[str, Any] | None = None  # what the model takes and gives, once asked for
         self._headers = {"authorization": f"Bearer {checked(token)}"} if token else {}
         self._connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            tls = ssl.create_default_context(cafile=ca_file)
-            self._connection = http.client.HTTPSConnection(
-                parts.hostname, parts.port or 443, timeout=timeout_s, context=tls
-            )
+        if tls is not None:
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls)
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=timeout_s)
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -216,28 +226,20 @@ class Client:
     def is_ready(self) -> bool:
         """Return whether the server accepts requests now."""
         try:
-            return self._ask("GET", "/v2/health/ready")[0] == 200
-        except UnreachableError:
+            self._ask("GET", "/v2/health/ready")
+        except (UnreachableError, ServerRefusedError):
             return False
+        return True
 
     def metadata(self) -> dict[str, Any]:
         """Return the model's inputs and outputs."""
-        return cast(dict[str, Any], self._json("GET", f"/v2/models/{self._asked()}"))
+        _, raw = self._ask("GET", f"/v2/models/{self._asked()}")
+        return cast(dict[str, Any], msgspec.json.decode(raw))
 
-    def classify(
-        self,
-        images: NDArray[Any],
-        *,
-        plan: str | None = None,
-        min_accuracy: float | None = None,
-        deadline_ms: float | None = None,
-        priority: int | None = None,
-        max_energy_mj: float | None = None,
-    ) -> Classification:
+    def classify(self, images: NDArray[Any], **terms: Unpack[Asked]) -> Classification:
         """Classify images (n, 3, height, width), or one image, as uint8 or as float32 in [0, 1].
 
-        `plan` states how to run: '0.5' takes that choice in every segment, '0.25,0.5,0.75,1.0' names one
-        for each. The other terms are limits within which the server chooses.
+        The terms are those of `Asked`.
         """
         batch = images[None] if images.ndim == 3 else images
         if batch.dtype not in (np.uint8, np.float32):
@@ -247,15 +249,7 @@ class Client:
         scores = next(one["name"] for one in metadata["outputs"] if one["datatype"].startswith("FP"))
         known = {one["name"] for one in metadata["outputs"]}
         names = [name for name in ("classes", scores, "labels") if name in known]
-        answer = self.infer(
-            {metadata["inputs"][0]["name"]: batch},
-            outputs=names,
-            plan=plan,
-            min_accuracy=min_accuracy,
-            deadline_ms=deadline_ms,
-            priority=priority,
-            max_energy_mj=max_energy_mj,
-        )
+        answer = self.infer({metadata["inputs"][0]["name"]: batch}, outputs=names, **terms)
         return Classification(
             classes=classes_of(answer),
             labels=cast(list[str], answer.outputs.get("labels", [])),
@@ -264,37 +258,28 @@ class Client:
         )
 
     def infer(
-        self,
-        inputs: Mapping[str, NDArray[Any]],
-        *,
-        outputs: Sequence[str] = (),
-        plan: str | None = None,
-        min_accuracy: float | None = None,
-        deadline_ms: float | None = None,
-        priority: int | None = None,
-        max_energy_mj: float | None = None,
+        self, inputs: Mapping[str, NDArray[Any]], *, outputs: Sequence[str] = (), **terms: Unpack[Asked]
     ) -> ServerAnswer:
-        """Run any model: its input tensors by name, each with one row per example; all outputs by default."""
-        terms = {
-            "plan": plan,
-            "min_accuracy": min_accuracy,
-            "deadline_ms": deadline_ms,
-            "priority": priority,
-            "max_energy_mj": max_energy_mj,
-        }
-        asked = {name: value for name, value in terms.items() if value is not None}
+        """Run any model: its input tensors by name, each with one row per example; all outputs by default.
+
+        The terms are those of `Asked`.
+        """
+        if unknown := terms.keys() - Asked.__annotations__.keys():
+            raise TypeError(
+                f"{', '.join(unknown)}: no such term; there are {', '.join(Asked.__annotations__)}"
+            )
+        asked: Any = {name: value for name, value in terms.items() if value is not None}
         body, json_bytes = write_request(inputs, outputs, asked)
         headers = {"inference-header-content-length": str(json_bytes)}
         path = f"/v2/models/{self._asked()}/infer"
-        status, response, raw = self._ask("POST", path, body, headers)
-        _check(status, response, raw)
+        response, raw = self._ask("POST", path, body, headers)
         length = response.getheader("inference-header-content-length")
         return read_answer(raw, None if length is None else int(length))
 
     def _asked(self) -> str:
         """The name of the model to ask; the server is asked for it once where the user gave none."""
         if not self._model:
-            names = self._json("GET", "/v2").get("models", [DEFAULT_MODEL])
+            names = msgspec.json.decode(self._ask("GET", "/v2")[1]).get("models", [DEFAULT_MODEL])
             if DEFAULT_MODEL not in names and len(names) != 1:
                 raise ConfigError(
                     f"this server has {' and '.join(names) or 'no model'}: say which model to ask"
@@ -302,20 +287,18 @@ class Client:
             self._model = names[0] if len(names) == 1 else DEFAULT_MODEL
         return self._model
 
-    def _json(self, method: str, path: str, body: bytes = b"") -> Any:
-        status, response, raw = self._ask(method, path, body)
-        _check(status, response, raw)
-        return msgspec.json.decode(raw)
-
     def _ask(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> tuple[int, http.client.HTTPResponse, bytes]:
-        """Send one request and return the response; retry if a kept-alive connection was closed meanwhile."""
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send one request and return the response; retry if a kept-alive connection was closed meanwhile.
+
+        Raises what the server says if it refuses.
+        """
         kept = self._connection.sock is not None
         try:
             self._connection.request(method, path, body=body, headers={**self._headers, **(headers or {})})
             response = self._connection.getresponse()
-            return response.status, response, response.read()
+            raw = response.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             if kept and isinstance(error, ConnectionError):
@@ -323,10 +306,8 @@ class Client:
             raise UnreachableError(
                 f"no answer from {self._url} ({error}); start a server with: slim serve"
             ) from None
-
-
-def _check(status: int, response: http.client.HTTPResponse, raw: bytes) -> None:
-    if status == 200:
-        return
-    retry = response.getheader("retry-after", "")
-    raise ServerRefusedError(status, read_error(raw), float(retry) if retry.isdigit() else None)
+        if response.status != 200:
+            retry = response.getheader("retry-after", "")
+            wait_s = float(retry) if retry.isdigit() else None
+            raise ServerRefusedError(response.status, read_error(raw), wait_s)
+        return response, raw

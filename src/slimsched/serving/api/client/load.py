@@ -3,18 +3,15 @@
 Latency counts from the time a request was due, not from the time it was sent. A stall of the server or of the
 generator therefore counts for every request that had to wait (this corrects for coordinated omission). The
 report also says how late requests really left.
-
-It sends with a small HTTP client of its own, and reports outcomes, latency, accuracy, and how late it was.
 """
 
 import asyncio
-import ssl
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -24,15 +21,16 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched.core.config import ConfigError, SlimError
+from slimsched.core.plots import COLOURS, pyplot
 from slimsched.models.spec import DEFAULT_MODEL
 from slimsched.serving.api.client.client import (
     ServerAnswer,
     classes_of,
     read_answer,
     read_error,
+    server_at,
     write_request,
 )
-from slimsched.serving.telemetry.pictures import COLOURS, pyplot
 from slimsched.serving.workload.load import Load
 
 # -- A small HTTP/1.1 client for the load generator: a pool of kept-alive connections.
@@ -49,28 +47,16 @@ class Reply(Struct, frozen=True):
     json_bytes: int | None
 
 
-class Exchange(Protocol):
-    """One request and its reply. The pool tells it when the request leaves and when the reply arrives."""
-
-    def request(self) -> bytes:
-        """Return the bytes to send; called at the moment they leave."""
-        ...
-
-    def replied(self, reply: Reply) -> None:
-        """Take the reply; called exactly once."""
-        ...
-
-
 class _Connection(asyncio.Protocol):
     """One connection, which carries one exchange at a time."""
 
     def __init__(self, pool: "HttpPool") -> None:
         self._pool = pool
-        self._exchange: Exchange | None = None
+        self._exchange: SentRequest | None = None
         self._json_bytes: int | None = None
         self._begin()
 
-    def ask(self, exchange: Exchange) -> None:
+    def ask(self, exchange: "SentRequest") -> None:
         """Send a request."""
         self._exchange = exchange
         self._transport.write(exchange.request())
@@ -129,17 +115,14 @@ class HttpPool:
     """Opens connections as they are needed, up to a limit. Exchanges beyond the limit wait in a queue."""
 
     def __init__(self, url: str, limit: int, ca_file: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"'{url}' is not a server address; write it as http://127.0.0.1:8000")
-        self.host = parts.netloc
-        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
-        self._address = (parts.hostname, parts.port or (443 if self._tls else 80))
+        host, port, self._tls = server_at(url, ca_file)
+        self._address = host, port
+        self.host = urlsplit(url).netloc
         self._url, self._limit = url, limit
         self._idle: deque[_Connection] = deque()  # used in turn, to reach every process of the server
         self._all: set[_Connection] = set()
         self._opening = 0
-        self._queue: deque[Exchange] = deque()
+        self._queue: deque[SentRequest] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def warm_up(self, connections: int) -> None:
@@ -150,7 +133,7 @@ class HttpPool:
         except OSError as error:
             raise SlimError(f"no server at {self._url} ({error}); start one with: slim serve") from None
 
-    def ask(self, exchange: Exchange) -> None:
+    def ask(self, exchange: "SentRequest") -> None:
         """Send a request on an idle connection, on a new one, or on the next that becomes free."""
         if self._idle:
             self._idle.popleft().ask(exchange)
@@ -384,18 +367,13 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     choices: dict[str, float]
 
 
-def read_reply(reply: Reply) -> ServerAnswer:
-    """Read a reply that follows the Open Inference Protocol."""
-    return read_answer(reply.body, reply.json_bytes)
-
-
 def report(
     sent: Sequence[SentRequest],
     labels: NDArray[np.int64] | None,
     *,
     seconds: float,
     deadline_s: float,
-    read: Callable[[Reply], ServerAnswer] = read_reply,
+    read: Callable[[Reply], ServerAnswer] = lambda reply: read_answer(reply.body, reply.json_bytes),
 ) -> LoadReport:
     """Compute the figures of a run from its requests."""
     answered = [one for one in sent if one.status == 200]
@@ -404,7 +382,12 @@ def report(
     took_s = np.array([one.done_s - one.due_s for one in answered])
     count = np.array([len(one.examples) for one in answered])
     in_time = took_s <= deadline_s
-    correct = None if labels is None else _correct_counts(answered, answers, labels)
+    correct: NDArray[np.int64] | None = None  # examples in each answered request
+    if labels is not None:
+        pairs = zip(answered, answers, strict=True)
+        correct = np.array(
+            [int((classes_of(one) == labels[request.examples]).sum()) for request, one in pairs]
+        )
     receipts = [answer.receipt for answer in answers]
     return LoadReport(
         requests=len(sent),
@@ -473,19 +456,6 @@ def plot_load(sent: Sequence[SentRequest], title: str, path: Path, *, deadline_s
         cdf.axvline(deadline_s, color="black", linestyle="--", linewidth=1)
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def _correct_counts(
-    answered: Sequence[SentRequest], answers: Sequence[ServerAnswer], labels: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the number of correct examples in each answered request."""
-    return np.array(
-        [
-            int((classes_of(answer) == labels[one.examples]).sum())
-            for one, answer in zip(answered, answers, strict=True)
-        ],
-        dtype=np.int64,
-    )
 
 
 def _refusals(sent: Sequence[SentRequest]) -> dict[str, int]:

@@ -1,14 +1,17 @@
-"""What all compiled lines have; `express_python.hpp` explains it. It exists for types only."""
+"""What the compiled lines have; `express_python.hpp` explains it. It exists for types only."""
+
+from typing import Generic, Literal, TypeVar
 
 Group = tuple[int, int, list[int], list[float]]
 """Its number, the number of what its requests mean, their tokens, and when they arrived."""
-Notice = tuple[int, bytes, bytes, str, int]
-"""What a thread leaves to Python: a file or a token, bytes, the client's address, and what has happened.
+HttpNotice = tuple[int, bytes, bytes, str]
+"""A connection for Python to serve: its file, what has arrived, what is not sent, its client's address."""
+GrpcNotice = tuple[int, bytes, bytes, str, int]
+"""A call, its headers if it is new, a message, the client's address, and flags that say what has happened."""
+Notice = TypeVar("Notice", HttpNotice, GrpcNotice)
 
-HTTP: a connection, what has arrived, what is not yet sent, and a number without a meaning.
-gRPC: a call, its headers if it is new, a message, and flags."""
-
-class CompiledLine:
+class CompiledLine(Generic[Notice]):
+    def __init__(self, listeners: list[int], /) -> None: ...
     def fileno(self) -> int: ...
     def learn(
         self,
@@ -22,21 +25,28 @@ class CompiledLine:
         fixed: list[tuple[int, bytes]],
         /,
     ) -> None: ...
-    def forget(self) -> None: ...
-    def close_for(self, number: int, until_s: float, refusal: bytes, /) -> None: ...
-    def limit(
+    def tell(
         self,
-        connections: int,
-        per_address: int,
-        held_bytes: int,
-        resets_per_s: int,
-        idle_s: float,
-        proxies: str,
+        word: Literal[
+            "forget",  # all heads and proxies
+            "close_for",  # refuse what has this number with the text until then
+            "proxy",  # the text is the address of one
+            "limits",  # those of clients have changed
+            "drain",
+            "adopt",  # HTTP: serve this file again, whose client has the address
+            "gone",  # HTTP: a connection that was lent to Python is closed, of this address
+            "full",  # HTTP: what a connection is told that is over a limit: 1, of all; 2, of its address
+            "read",  # gRPC: the next message of a call is wanted
+            "write",  # gRPC: send a message to a call, before its answer
+            "cancel",  # gRPC: end a call without an answer
+        ],
+        token: int = 0,
+        text: bytes = b"",
+        until_s: float = 0.0,
         /,
     ) -> None: ...
+    def set(self, name: str, value: float, /) -> None: ...
     def cuts(self) -> list[int]: ...
-    def hold(self, seconds: float, /) -> None: ...
-    def awake(self, seconds: float, /) -> None: ...
     def counts(self) -> tuple[int, int]: ...
     def take(
         self, with_requests: bool, most_examples: int, /
@@ -44,7 +54,7 @@ class CompiledLine:
     def copy(self, group: int, input: int, room: memoryview, /) -> None: ...
     def whole(self, group: int, place: int, /) -> bytes: ...
     def release(self, group: int, /) -> None: ...
-    def answer(self, tokens: list[int], texts: list[bytes], /) -> None: ...
+    def answer(self, tokens: list[int], text: bytes, /) -> None: ...
     def answer_alike(
         self,
         tokens: list[int],
@@ -56,5 +66,4 @@ class CompiledLine:
         rows: list[tuple[bytes, int, bytes]],
         /,
     ) -> None: ...
-    def drain(self) -> None: ...
     def stop(self) -> None: ...

@@ -27,12 +27,6 @@ constexpr double EARNED_FRAMES = 4.0;     // small frames that each message, eit
 constexpr int64_t FEW_CALLS = 256;        // that are over, and not worth tidying up
 constexpr double LINGER_S = 1.0;          // how long a client may take to close a connection that has ended
 
-struct GrpcLimits {
-    std::atomic<int64_t> message_bytes{8 << 20}, calls{2048}, unread_bytes{64 << 20};
-    std::atomic<int64_t> header_bytes{32 << 10}, headers{100};
-    std::atomic<double> sending_s{60.0}, head_s{10.0};
-};
-
 struct GrpcConnection : Socket {
     class GrpcLine* line = nullptr;
     nghttp2_session* session = nullptr;
@@ -42,7 +36,7 @@ struct GrpcConnection : Socket {
     double blocked_s = 0.0, head_s = 0.0, ended_s = 0.0, leaves_s = 0.0;  // since when; 0: it is not
     double pinged_s = 0.0;                                                // when it last was
     int continuations = 0, frames = 0;
-    bool has_settings = false, has_said_goodbye = false, is_broken = false, sends_no_more = false;
+    bool has_settings = false, has_said_goodbye = false, is_broken = false;
     Cut broken_by = FRAMES;
     Allowance odd_frames{2000.0, 200.0};
 
@@ -55,8 +49,6 @@ struct GrpcConnection : Socket {
 
 class GrpcLine : public Line<GrpcConnection> {
   public:
-    GrpcLimits grpc_limits;
-
     explicit GrpcLine(std::vector<int> listeners) : Line(std::move(listeners)), buffer_(new uint8_t[READ_BYTES]) {
         nghttp2_option_new(&option_);
         nghttp2_option_set_no_auto_window_update(option_, 1);
@@ -140,14 +132,14 @@ class GrpcLine : public Line<GrpcConnection> {
     void opened(GrpcConnection& one) override {
         one.line = this;
         nghttp2_session_server_new2(&one.session, callbacks_, &one, option_);
-        nghttp2_settings_entry settings[] = {
-            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(grpc_limits.calls.load() + 3) / 4},
+        nghttp2_settings_entry offered[] = {
+            {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, uint32_t(limit_of(settings.calls) + 3) / 4},
             {NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, CALL_WINDOW},
             {NGHTTP2_SETTINGS_MAX_FRAME_SIZE, FRAME_BYTES},
-            {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, uint32_t(grpc_limits.header_bytes.load())},
+            {NGHTTP2_SETTINGS_MAX_HEADER_LIST_SIZE, uint32_t(limit_of(settings.head_bytes))},
             {NGHTTP2_SETTINGS_NO_RFC7540_PRIORITIES, 1},
         };
-        nghttp2_submit_settings(one.session, NGHTTP2_FLAG_NONE, settings, std::size(settings));
+        nghttp2_submit_settings(one.session, NGHTTP2_FLAG_NONE, offered, std::size(offered));
         nghttp2_session_set_local_window_size(one.session, NGHTTP2_FLAG_NONE, 0, CONNECTION_WINDOW);
         queue(one);
     }
@@ -162,16 +154,10 @@ class GrpcLine : public Line<GrpcConnection> {
 
     bool is_idle(const GrpcConnection& one) const override { return !one.calls && !one.ended_s; }
 
-    void too_many(int fd, Account& account, int) override {
-        close(fd);
-        count_out(account);
-    }
+    void too_many(int fd, Account& account, int) override { turn_away(fd, account); }
 
-    void react(GrpcConnection& one, uint32_t events) override {
-        if (events & (EPOLLHUP | EPOLLERR)) return shut(one);
-        if (events & (EPOLLIN | EPOLLRDHUP)) one.is_readable = true;
-        one.sends_no_more |= bool(events & EPOLLRDHUP);
-        if (events & EPOLLOUT) one.blocked_s = 0.0;
+    void react(GrpcConnection& one, bool has_room) override {
+        if (has_room) one.blocked_s = 0.0;
         queue(one);
     }
 
@@ -185,17 +171,17 @@ class GrpcLine : public Line<GrpcConnection> {
             if (now_s_ > one.ended_s + LINGER_S) shut(one);
             return;
         }
-        double head_s = grpc_limits.head_s.load();
+        double head_s = settings.head_s.load();
         bool is_read = !one.is_readable;  // else what it sent may wait here
         bool is_silent = is_read && !one.has_settings && now_s_ > one.since_s + head_s;
         bool is_slow = is_read && one.head_s && now_s_ > one.head_s + head_s;
-        bool is_deaf = one.blocked_s && now_s_ > one.blocked_s + grpc_limits.sending_s.load();
+        bool is_deaf = one.blocked_s && now_s_ > one.blocked_s + settings.sending_s.load();
         if (is_silent || is_slow || is_deaf) return shut(one);
         if (one.leaves_s) {
             if (!one.calls && is_read && now_s_ > one.leaves_s + LINGER_S) say_goodbye(one);
             return;
         }
-        bool is_idle = !one.calls && now_s_ > std::max(one.since_s, one.pinged_s) + limits.idle_s.load();
+        bool is_idle = !one.calls && now_s_ > std::max(one.since_s, one.pinged_s) + settings.idle_s.load();
         if (!one.calls && is_draining_) say_goodbye(one);
         else if (is_draining_ && !one.has_said_goodbye) refuse_more(one);
         else if (is_idle && !one.has_said_goodbye) let_leave(one);
@@ -228,7 +214,7 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     void look() override {
-        double sending_s = grpc_limits.sending_s.load();
+        double sending_s = settings.sending_s.load();
         calls_.each([&](GrpcCall& call) {
             GrpcConnection& connection = connection_of(call);
             if (now_s_ > call.deadline_s && call.stage != Stage::ANSWERED) {
@@ -245,8 +231,8 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     bool is_unread() const {
-        bool is_many = int64_t(answered_) > UNREAD_CALLS * grpc_limits.calls.load();
-        return is_many || unread_bytes_ > grpc_limits.unread_bytes.load();
+        bool is_many = int64_t(answered_) > UNREAD_CALLS * limit_of(settings.calls);
+        return is_many || unread_bytes_ > limit_of(settings.unread_bytes);
     }
 
     // Too many answers are here: the client that has not read for longest goes.
@@ -270,17 +256,9 @@ class GrpcLine : public Line<GrpcConnection> {
                 break;
             }
             if (set_aside(one)) break;
-            ssize_t count = recv(one.fd, buffer_.get(), one.read_bytes, 0);
-            if (count < 0 && errno == EINTR) continue;
-            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                one.is_readable = false;
-                break;
-            }
-            if (count <= 0) {
-                shut(one);
-                return false;
-            }
-            one.is_readable = size_t(count) == one.read_bytes || one.sends_no_more;  // its end is reported once
+            ssize_t count = read_some(one, buffer_.get(), one.read_bytes);
+            if (!count) break;
+            if (count < 0) return lost(one);
             one.frames = 0;
             ssize_t taken = nghttp2_session_mem_recv(one.session, buffer_.get(), size_t(count));
             if (taken < 0 || one.is_broken) {  // it does not speak HTTP/2, or makes work for nothing
@@ -303,14 +281,10 @@ class GrpcLine : public Line<GrpcConnection> {
                 rest = scratch_;
             }
             if (rest.empty()) break;
-            ssize_t count = send(one.fd, rest.data(), rest.size(), MSG_NOSIGNAL);
-            if (count < 0 && errno == EINTR) count = 0;
-            if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-                shut(one);
-                return false;
-            }
-            if (count < 0) one.blocked_s = now_s_;
-            one.out = std::string(rest.substr(size_t(std::max<ssize_t>(0, count))));
+            ssize_t count = send_some(one, rest);
+            if (count < 0) return lost(one);
+            if (!count) one.blocked_s = now_s_;
+            one.out = std::string(rest.substr(size_t(count)));
         }
         bool is_over = !nghttp2_session_want_read(one.session) && !nghttp2_session_want_write(one.session);
         if (!is_over || !one.out.empty() || one.ended_s) return true;
@@ -326,24 +300,11 @@ class GrpcLine : public Line<GrpcConnection> {
         while (scratch_.size() < WRITE_BYTES) {
             const uint8_t* data;
             ssize_t count = nghttp2_session_mem_send(one.session, &data);
-            if (count < 0) {
-                shut(one);
-                return false;
-            }
+            if (count < 0) return lost(one);
             if (!count) break;
             scratch_.append(reinterpret_cast<const char*>(data), size_t(count));
         }
         return true;
-    }
-
-    // Throw away what still comes on a connection that has ended, until its client closes it.
-    void see_off(GrpcConnection& one) {
-        while (one.is_readable) {
-            ssize_t count = recv(one.fd, buffer_.get(), READ_BYTES, 0);
-            if (count > 0) continue;
-            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) one.is_readable = false;
-            else if (count == 0 || errno != EINTR) return shut(one);
-        }
     }
 
     // -- one call: read a message, wait for its answer, write it
@@ -351,12 +312,7 @@ class GrpcLine : public Line<GrpcConnection> {
     GrpcConnection& connection_of(const GrpcCall& call) { return *connections_.find(call.connection); }
     Account& account_of(const GrpcCall& call) { return *connection_of(call).account; }
 
-    void hold(GrpcCall& call, size_t bytes) {
-        int64_t more = int64_t(bytes) - int64_t(call.held);
-        held_bytes += more;
-        account_of(call).held_bytes += more;
-        call.held = bytes;
-    }
+    void hold(GrpcCall& call, size_t bytes) { Line::hold(account_of(call), call.held, bytes); }
 
     // Nobody waits for it any more: tell whoever works for it.
     void let_go(GrpcCall& call) {
@@ -383,7 +339,7 @@ class GrpcLine : public Line<GrpcConnection> {
 
     // A client that opens calls and sends nothing loses the oldest of them to those that come.
     void make_place(Account& newcomer) {
-        int64_t most = grpc_limits.calls.load();
+        int64_t most = limit_of(settings.calls);
         Account* account = &newcomer;
         if (newcomer.unsent_calls <= newcomer.share(most)) {
             if (unsent_ <= most) return;
@@ -406,7 +362,7 @@ class GrpcLine : public Line<GrpcConnection> {
         count(call, -1);
         call.has_message = true;
         count(call, 1);
-        int64_t most = grpc_limits.calls.load();
+        int64_t most = limit_of(settings.calls);
         if (busy_ <= most && account_of(call).calls <= account_of(call).share(most)) return true;
         let_go(call);
         answer(call, trailers_text("8", "too many calls are under way; try again"));
@@ -435,7 +391,7 @@ class GrpcLine : public Line<GrpcConnection> {
         if (!call.is_wanted || call.is_deaf) return;
         if (!call.need && call.in.size >= PREFIX_BYTES) {
             size_t size = message_bytes(call.in.data.get());
-            if (size > size_t(grpc_limits.message_bytes.load())) return refuse(call, TOO_LARGE);
+            if (size > size_t(limit_of(settings.message_bytes))) return refuse(call, TOO_LARGE);
             call.need = PREFIX_BYTES + size;
             call.in.reserve(std::min(call.need, call.in.size + FIRST_ROOM));
         }
@@ -474,11 +430,16 @@ class GrpcLine : public Line<GrpcConnection> {
         fresh_.ready.push_back({call.token, std::move(known), now_s_, std::move(call.head), std::move(message), raw_at});
     }
 
-    // Answer a call for good: with a framed message, or with the trailers of a refusal.
-    void answer(GrpcCall& call, const std::string& text) {
+    void finish(GrpcCall& call) {  // nothing that still comes of it matters
         count(call, -1);
         call.stage = Stage::ANSWERED, ++answered_;
-        call.is_deaf = call.is_final = true;
+        call.is_deaf = true;
+    }
+
+    // Answer a call for good: with a framed message, or with the trailers of a refusal.
+    void answer(GrpcCall& call, const std::string& text) {
+        finish(call);
+        call.is_final = true;
         call.in = Bytes{};
         call.head = std::string();
         hold(call, 0);
@@ -504,9 +465,7 @@ class GrpcLine : public Line<GrpcConnection> {
     }
 
     void cancel(GrpcCall& call) {
-        count(call, -1);
-        call.stage = Stage::ANSWERED, ++answered_;
-        call.is_deaf = true;
+        finish(call);
         nghttp2_submit_rst_stream(connection_of(call).session, NGHTTP2_FLAG_NONE, call.id, NGHTTP2_CANCEL);
     }
 
@@ -556,8 +515,8 @@ class GrpcLine : public Line<GrpcConnection> {
         GrpcCall* call = call_of(session, frame->hd.stream_id);
         if (!call) return 0;
         call->header_bytes += name_bytes + value_bytes + 32;
-        bool is_long = int64_t(call->header_bytes) > line.grpc_limits.header_bytes.load();
-        if (is_long || int64_t(++call->headers) > line.grpc_limits.headers.load())
+        bool is_long = int64_t(call->header_bytes) > limit_of(line.settings.head_bytes);
+        if (is_long || int64_t(++call->headers) > limit_of(line.settings.headers))
             return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
         call->add_header({reinterpret_cast<const char*>(name), name_bytes},
                          {reinterpret_cast<const char*>(value), value_bytes});

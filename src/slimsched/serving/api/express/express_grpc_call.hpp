@@ -4,6 +4,7 @@
 
 #include <nghttp2/nghttp2.h>
 
+#include <bit>
 #include <limits>
 
 #include "express_line.hpp"
@@ -28,12 +29,8 @@ inline std::string frame_prefix(size_t size) {
 }
 
 inline std::string double_text(double value) {  // as protocol buffers write it, the lowest byte first
-    static_assert(sizeof value == 8);
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    std::string text;
-    for (int shift = 0; shift < 64; shift += 8) text += char(bits >> shift);
-    return text;
+    static_assert(sizeof value == 8 && std::endian::native == std::endian::little);
+    return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
 inline std::string varint_text(int64_t value) {  // in ten bytes, however small it is
@@ -83,8 +80,7 @@ inline std::string trailers_text(std::string_view status, std::string_view messa
 class GrpcHead {
   public:
     void learn(const std::string& text, size_t message_bytes, const std::shared_ptr<Known>& known) {
-        auto& lengths = lengths_[message_bytes];
-        if (std::find(lengths.begin(), lengths.end(), text.size()) == lengths.end()) lengths.push_back(text.size());
+        lengths_[message_bytes].insert(text.size());
         calls_[text] = known;
     }
 
@@ -105,8 +101,8 @@ class GrpcHead {
     }
 
   private:
-    ByText<std::shared_ptr<Known>> calls_;                      // by the bytes before the first tensor
-    std::unordered_map<size_t, std::vector<size_t>> lengths_;  // of these bytes, by the size of the message
+    ByText<std::shared_ptr<Known>> calls_;                            // by the bytes before the first tensor
+    std::unordered_map<size_t, std::unordered_set<size_t>> lengths_;  // of these bytes, by the size of the message
 };
 
 struct GrpcCall {
@@ -153,15 +149,11 @@ struct GrpcCall {
         size_t at = 0;
         for (; at < text.size() && at < 8 && text[at] >= '0' && text[at] <= '9'; ++at) value = 10 * value + text[at] - '0';
         if (!at || at + 1 != text.size()) return 0.0;
-        switch (text[at]) {
-            case 'H': return 3600 * value;
-            case 'M': return 60 * value;
-            case 'S': return value;
-            case 'm': return 1e-3 * value;
-            case 'u': return 1e-6 * value;
-            case 'n': return 1e-9 * value;
-            default: return 0.0;
-        }
+        constexpr std::pair<char, double> UNITS[] = {{'H', 3600.0}, {'M', 60.0}, {'S', 1.0},
+                                                     {'m', 1e-3},   {'u', 1e-6}, {'n', 1e-9}};
+        for (auto [unit, seconds] : UNITS)
+            if (unit == text[at]) return seconds * value;
+        return 0.0;
     }
 };
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t FIRST_BYTES = 4096;
 constexpr size_t LONGEST_HEAD_BYTES = 16384;  // a longer head is lent
-constexpr int TURN = 16;                      // requests of one connection before others have their turn
 constexpr double PROBE_S = 1.0;               // how often a client that sends no more is asked whether it is there
 constexpr double LEAVE_S = 1.0;               // how long a client that was turned away may take to read why
 constexpr int MOST_LEAVING = 64;              // clients of this kind; others are closed at once
@@ -80,11 +79,8 @@ class HttpLine : public Line<HttpConnection> {
     // -- between Python and this thread
 
     void carry_out(Command& command) override {
-        if (command.kind == Command::ADOPT) return adopt(command.fd, account_of(command.text));
-        if (command.kind == Command::FULL) {
-            full_texts_[command.token] = std::move(command.text);
-            return;
-        }
+        if (command.kind == Command::ADOPT) return adopt(int(command.token), account_of(command.text));
+        if (command.kind == Command::FULL) full_texts_[command.token == 2 ? 2 : 1] = std::move(command.text);
         if (command.kind != Command::ANSWER) return;
         HttpConnection* one = connections_.find(command.token);
         if (one && one->stage == Stage::WAITING) answer(*one, std::move(command.text));
@@ -109,6 +105,7 @@ class HttpLine : public Line<HttpConnection> {
 
     void opened(HttpConnection&) override {}
     void closing(HttpConnection& one) override {
+        if (one.stage == Stage::WAITING) tell_left(*one.account, one.token);
         hold(one, 0);
         leaving_ -= one.stage == Stage::LEAVING;
     }
@@ -117,20 +114,15 @@ class HttpLine : public Line<HttpConnection> {
     void too_many(int fd, Account& account, int why) override {
         const std::string& text = full_texts_[why];
         (void)!send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-        if (leaving_ >= MOST_LEAVING) {
-            close(fd);
-            return count_out(account);
-        }
+        if (leaving_ >= MOST_LEAVING) return turn_away(fd, account);
         shutdown(fd, SHUT_WR);
         open_up(fd, account).stage = Stage::LEAVING;
         ++leaving_;
     }
 
-    void react(HttpConnection& one, uint32_t events) override {
-        if (events & (EPOLLHUP | EPOLLERR)) return drop(one);
-        if (events & (EPOLLRDHUP | EPOLLIN)) one.is_readable = true;
-        if (events & EPOLLRDHUP && !one.ended_s) one.ended_s = now_s_;
-        if (one.stage == Stage::WRITING && (events & EPOLLOUT)) flush(one);
+    void react(HttpConnection& one, bool has_room) override {
+        if (one.sends_no_more && !one.ended_s) one.ended_s = now_s_;
+        if (one.stage == Stage::WRITING && has_room) flush(one);
         else if (one.is_readable) go_on(one);
     }
 
@@ -139,45 +131,23 @@ class HttpLine : public Line<HttpConnection> {
         else if (one.stage == Stage::LEAVING) see_off(one);
     }
 
-    // Throw away what still comes from a client that was turned away: closing earlier would reset what it reads.
-    void see_off(HttpConnection& one) {
-        char thrown_away[4096];
-        for (int turn = 0; turn < TURN; ++turn) {
-            ssize_t count = recv(one.fd, thrown_away, sizeof thrown_away, 0);
-            if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-            if (count <= 0) return shut(one);
-        }
-        queue(one);
-    }
-
     void adopt(int fd, Account& account) {
-        if (is_draining_) {
-            close(fd);
-            return count_out(account);
-        }
+        if (is_draining_) return turn_away(fd, account);
         queue(open_up(fd, account));
     }
 
-    void hold(HttpConnection& one, size_t bytes) {
-        int64_t more = int64_t(bytes) - int64_t(one.held);
-        held_bytes += more;
-        one.account->held_bytes += more;
-        one.held = bytes;
-    }
+    void hold(HttpConnection& one, size_t bytes) { Line::hold(*one.account, one.held, bytes); }
 
-    void drop(HttpConnection& one) {  // the client has left
-        if (one.stage == Stage::WAITING) tell_left(*one.account, one.token);
-        shut(one);
-    }
-
-    // The connection goes to Python, with what has arrived of the next request and what is not yet written.
-    void lend(HttpConnection& one) {
-        if (set_aside(one)) return;
+    // The connection goes to Python, with what has arrived of the next request and what is not yet written. Always
+    // false: nothing more can be done with it here.
+    bool lend(HttpConnection& one) {
+        if (set_aside(one)) return false;
         unwatch(one.fd);
         std::string in = one.in.size ? std::string(one.in.data.get(), one.in.size) : std::string();
         std::string out = one.stage == Stage::WRITING ? one.out.substr(one.out_at) : std::string();
-        notify(*one.account, {uint64_t(one.fd), std::move(in), std::move(out), one.account->address, 0});
+        notify(*one.account, {uint64_t(one.fd), std::move(in), std::move(out), one.account->address});
         release(one);
+        return false;
     }
 
     void check(HttpConnection& one) override {
@@ -185,7 +155,7 @@ class HttpLine : public Line<HttpConnection> {
         if (one.stage == Stage::LEAVING) {
             if (now_s_ > one.since_s + LEAVE_S) shut(one);
         } else if (is_idle(one)) {
-            if (now_s_ > one.since_s + limits.idle_s.load()) shut(one);
+            if (now_s_ > one.since_s + settings.idle_s.load()) shut(one);
         } else if (now_s_ > one.since_s + PROMPT_S) {
             lend(one);
         }
@@ -225,21 +195,11 @@ class HttpLine : public Line<HttpConnection> {
             }
             if (!one.is_readable) return false;
             one.in.reserve(one.is_head_known ? one.need : std::max(one.expected, one.in.size + FIRST_BYTES));
-            size_t room = one.in.room - one.in.size;
-            ssize_t count = recv(one.fd, one.in.data.get() + one.in.size, room, 0);
-            if (count > 0) {
-                if (!one.in.size) one.since_s = now_s_;
-                one.in.size += size_t(count);
-                one.is_readable = size_t(count) == room || one.ended_s;  // its end is reported once
-            } else if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-                one.is_readable = false;
-                if (!one.in.size) one.in = Bytes{};  // an idle connection keeps nothing
-            } else if (count < 0 && errno == EINTR) {
-                continue;
-            } else {
-                drop(one);
-                return false;
-            }
+            ssize_t count = read_some(one, one.in.data.get() + one.in.size, one.in.room - one.in.size);
+            if (count < 0) return lost(one);
+            if (count && !one.in.size) one.since_s = now_s_;
+            one.in.size += size_t(count);
+            if (!one.in.size) one.in = Bytes{};  // an idle connection keeps nothing
         }
     }
 
@@ -251,17 +211,9 @@ class HttpLine : public Line<HttpConnection> {
             return begin(one, std::move(guess));
         std::string_view seen = one.in.view(0, one.in.size);
         size_t end = seen.find("\r\n\r\n");
-        if (end == std::string_view::npos) {
-            if (one.in.size < LONGEST_HEAD_BYTES) return true;
-            lend(one);
-            return false;
-        }
+        if (end == std::string_view::npos) return one.in.size < LONGEST_HEAD_BYTES || lend(one);
         auto found = heads_.find(seen.substr(0, end + 4));
-        if (found == heads_.end()) {
-            lend(one);
-            return false;
-        }
-        return begin(one, found->second);
+        return found == heads_.end() ? lend(one) : begin(one, found->second);
     }
 
     bool begin(HttpConnection& one, std::shared_ptr<HttpHead> head) {
@@ -269,18 +221,14 @@ class HttpLine : public Line<HttpConnection> {
         one.head = std::move(head);
         hold(one, one.need);
         one.is_head_known = !is_full(*one.account);
-        if (!one.is_head_known) lend(one);  // Python says that there is too much
-        return one.is_head_known;
+        return one.is_head_known || lend(one);  // Python says that there is too much
     }
 
     // Pass a whole request on, or refuse it; false if the connection was lent.
     bool enter(HttpConnection& one) {
         HttpHead& head = *one.head;
         auto found = head.calls.find(one.in.view(head.text.size(), head.json_bytes));
-        if (found == head.calls.end() || head.is_stale) {
-            lend(one);
-            return false;
-        }
+        if (found == head.calls.end() || head.is_stale) return lend(one);
         const auto& known = found->second;
         if (now_s_ < known->closed_until_s) {
             fresh_.refused[known->number] += 1;
@@ -310,10 +258,10 @@ class HttpLine : public Line<HttpConnection> {
 
     void flush(HttpConnection& one) {
         while (one.out_at < one.out.size()) {
-            ssize_t count = send(one.fd, one.out.data() + one.out_at, one.out.size() - one.out_at, MSG_NOSIGNAL);
-            if (count >= 0) one.out_at += size_t(count);
-            else if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-            else if (errno != EINTR) return drop(one);
+            ssize_t count = send_some(one, std::string_view(one.out).substr(one.out_at));
+            if (count < 0) return shut(one);
+            if (!count) return;
+            one.out_at += size_t(count);
         }
         one.out.clear();
         one.stage = Stage::READING;

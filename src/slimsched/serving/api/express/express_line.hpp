@@ -15,7 +15,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <deque>
@@ -31,6 +30,7 @@ constexpr double ROOM_AFTER_S = 5.0;  // at the limit, a connection that was idl
 constexpr double REST_S = 0.1;        // how long not to accept after the system had no more files
 constexpr double PAUSE_S = 0.02;      // how long not to accept while much waits for Python
 constexpr int ACCEPTS = 64;           // connections before those that are open have their turn
+constexpr int TURN = 16;              // reads or requests of one connection before others have their turn
 constexpr int64_t NOTICES = 256;      // how much may wait for Python; one address may have half of it
 constexpr size_t MOST_ACCOUNTS = 1 << 16;
 constexpr double NAP_SHARE = 0.25, LEAST_NAP_S = 0.001;
@@ -61,7 +61,6 @@ class Table {
         Thing& one = *things_[index];
         one = Thing{};
         one.token = (++generation_ << INDEX_BITS) | index;
-        ++size_;
         return one;
     }
     Thing* find(uint64_t token) {
@@ -72,20 +71,17 @@ class Table {
     void remove(Thing& one) {
         unused_.push_back(uint32_t(one.token & ((1u << INDEX_BITS) - 1)));
         one = Thing{};
-        --size_;
     }
     template <class Visit>
     void each(Visit visit) {  // which may remove things, and add some
         for (size_t at = 0; at < things_.size(); ++at)
             if (things_[at]->token) visit(*things_[at]);
     }
-    size_t size() const { return size_; }
 
   private:
     std::deque<std::unique_ptr<Thing>> things_;
     std::vector<uint32_t> unused_;
     uint64_t generation_ = 0;
-    size_t size_ = 0;
 };
 
 // What may happen so often at once, and so often per second.
@@ -126,6 +122,7 @@ struct Socket {
     int fd = -1;
     uint64_t token = 0;
     bool is_readable = true, is_queued = false, is_aside = false;
+    bool sends_no_more = false;  // its client has ended its side
     Account* account = nullptr;
     double since_s = 0.0;  // when what it does now began; idle is something, too
 };
@@ -145,9 +142,7 @@ class Line : public Mailbox {
     }
     void stop() override {
         if (!thread_.joinable()) return;
-        std::vector<Command> commands;
-        commands.push_back({Command::STOP});
-        tell(std::move(commands));
+        tell(Command{Command::STOP});
         thread_.join();
     }
 
@@ -160,8 +155,8 @@ class Line : public Mailbox {
     virtual void opened(Connection& one) = 0;
     virtual void closing(Connection& one) = 0;
     virtual void too_many(int fd, Account& account, int why) = 0;  // 1: in all; 2: from this address
-    virtual void react(Connection& one, uint32_t events) = 0;
-    virtual void go_on(Connection& one) = 0;  // it was queued
+    virtual void react(Connection& one, bool has_room) = 0;  // it can be read, or written again
+    virtual void go_on(Connection& one) = 0;                 // it was queued
     virtual void check(Connection& one) = 0;  // each is looked at regularly
     virtual void drain(Connection& one) = 0;
     virtual bool is_idle(const Connection& one) const = 0;
@@ -169,6 +164,8 @@ class Line : public Mailbox {
     virtual void learn(Command& command) = 0;
     virtual void forget() = 0;
     virtual void look() {}
+
+    static int64_t limit_of(const std::atomic<double>& setting) { return int64_t(setting.load()); }
 
     Connection& open_up(int fd, Account& account) {
         Connection& one = connections_.add();
@@ -191,9 +188,39 @@ class Line : public Mailbox {
         release(one);
         count_out(account);
     }
+    bool lost(Connection& one) {  // always false: nothing more can be done with it
+        shut(one);
+        return false;
+    }
     void cut(Connection& one, Cut why) {  // its client makes work for nothing
         ++cuts[why];
         shut(one);
+    }
+    // Read what has come: how much, 0 if that is nothing, or -1 if the client is gone.
+    static ssize_t read_some(Socket& one, void* to, size_t room) {
+        ssize_t count;
+        do count = recv(one.fd, to, room, 0);
+        while (count < 0 && errno == EINTR);
+        one.is_readable = size_t(count) == room || (count > 0 && one.sends_no_more);  // its end is reported once
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+        return count > 0 ? count : -1;
+    }
+    // Send what the system takes: how much, 0 if that is nothing, or -1 if the client is gone.
+    static ssize_t send_some(const Socket& one, std::string_view text) {
+        ssize_t count;
+        do count = send(one.fd, text.data(), text.size(), MSG_NOSIGNAL);
+        while (count < 0 && errno == EINTR);
+        return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? 0 : count;
+    }
+    // Throw away what still comes from a client that has its last answer: closing earlier would reset what it reads.
+    void see_off(Connection& one) {
+        char thrown_away[16384];
+        for (int turn = 0; turn < TURN; ++turn) {
+            ssize_t count = read_some(one, thrown_away, sizeof thrown_away);
+            if (count < 0) return shut(one);
+            if (!one.is_readable) return;
+        }
+        queue(one);
     }
     void unwatch(int fd) { epoll_ctl(poll_fd_, EPOLL_CTL_DEL, fd, nullptr); }
 
@@ -214,6 +241,10 @@ class Line : public Mailbox {
         }
         return account;
     }
+    void turn_away(int fd, Account& account) {
+        close(fd);
+        count_out(account);
+    }
     void count_out(Account& account) {
         --total_;
         --account.connections;
@@ -223,8 +254,14 @@ class Line : public Mailbox {
     void each_account(Visit visit) {
         for (auto& [_, account] : accounts_) visit(account);
     }
+    void hold(Account& account, size_t& held, size_t bytes) {  // so many bytes of a request are here now
+        int64_t more = int64_t(bytes) - int64_t(held);
+        held_bytes += more;
+        account.held_bytes += more;
+        held = bytes;
+    }
     bool is_full(const Account& account) const {  // too many bytes of requests are here
-        int64_t limit = limits.held_bytes.load();
+        int64_t limit = limit_of(settings.held_bytes);
         int64_t own = account.held_bytes + (account.round == round_.load() ? account.notice_bytes : 0);
         return held_bytes.load() > limit || own > account.share(limit);
     }
@@ -267,7 +304,7 @@ class Line : public Mailbox {
 
     void set_limits(Account& account) {
         account.is_proxy = proxies_.count(account.address);
-        double per_s = double(limits.resets_per_s.load()) * (account.is_proxy ? PROXY_SHARE : 1.0);
+        double per_s = settings.resets_per_s.load() * (account.is_proxy ? PROXY_SHARE : 1.0);
         account.resets = {2.0 * per_s, per_s};
     }
 
@@ -319,7 +356,7 @@ class Line : public Mailbox {
 
     // While requests only gather, let events gather too: each time this thread wakes, it takes a core from a server.
     void nap() {
-        double seconds = NAP_SHARE * hold_s.load();
+        double seconds = NAP_SHARE * settings.hold_s.load();
         if (seconds < LEAST_NAP_S || !again_.empty()) return;
         timespec time{0, long(1e9 * seconds)};
         nanosleep(&time, nullptr);
@@ -335,9 +372,10 @@ class Line : public Mailbox {
     void obey(Command& one) {
         switch (one.kind) {
             case Command::GONE: count_out(account_of(one.text)); break;
-            case Command::LIMIT: name_proxies(one.text); break;
+            case Command::PROXY: proxies_.insert(one.text); break;
+            case Command::LIMITS: each_account([this](Account& account) { set_limits(account); }); break;
             case Command::LEARN: learn(one), known_[one.known->number] = one.known; break;
-            case Command::FORGET: forget(), known_.clear(); break;
+            case Command::FORGET: forget(), known_.clear(), proxies_.clear(); break;
             case Command::CLOSE_FOR:
                 if (auto found = known_.find(int64_t(one.token)); found != known_.end()) {
                     found->second->closed_until_s = one.until_s;
@@ -353,7 +391,12 @@ class Line : public Mailbox {
     void react(const epoll_event& event) {
         if (event.data.u64 == WAKE) return silence(wake_fd_);
         if (event.data.u64 >= LISTENERS) return accept_all(listeners_[event.data.u64 - LISTENERS]);
-        if (Connection* one = connections_.find(event.data.u64)) react(*one, event.events);
+        Connection* one = connections_.find(event.data.u64);
+        if (!one) return;
+        if (event.events & (EPOLLHUP | EPOLLERR)) return shut(*one);
+        one->is_readable |= bool(event.events & (EPOLLIN | EPOLLRDHUP));
+        one->sends_no_more |= bool(event.events & EPOLLRDHUP);
+        react(*one, event.events & EPOLLOUT);
     }
 
     void go_on() {
@@ -380,15 +423,6 @@ class Line : public Mailbox {
         connections_.each([this](Connection& one) { check(one); });
         look();
         for (auto at = accounts_.begin(); at != accounts_.end();) forget((at++)->second);
-    }
-
-    void name_proxies(const std::string& text) {  // one address per line
-        proxies_.clear();
-        for (size_t at = 0, end; at < text.size(); at = end + 1) {
-            end = std::min(text.find('\n', at), text.size());
-            proxies_.insert(text.substr(at, end - at));
-        }
-        each_account([this](Account& account) { set_limits(account); });
     }
 
     void drain() {
@@ -446,7 +480,8 @@ class Line : public Mailbox {
 
     int count_in(Account& account) {
         ++account.connections, ++total_;
-        int64_t most = limits.connections.load(), own = account.is_proxy ? most : limits.per_address.load();
+        int64_t most = limit_of(settings.connections);
+        int64_t own = account.is_proxy ? most : limit_of(settings.connections_per_address);
         if (account.connections > own && !make_room(&account)) return 2;
         if (total_ > most && !make_room(nullptr) && !displace(account)) return 1;
         return 0;
@@ -454,26 +489,31 @@ class Line : public Mailbox {
 
     // Where all places are taken, an address with few connections gets one of the address that has most.
     bool displace(const Account& account) {
-        Connection* longest = nullptr;
-        connections_.each([&](Connection& one) {
-            if (!is_idle(one) || one.account->connections <= 2 * account.connections) return;
-            bool is_greedier = longest && one.account->connections > longest->account->connections;
-            bool is_longer = longest && one.account == longest->account && one.since_s < longest->since_s;
-            if (!longest || is_greedier || is_longer) longest = &one;
-        });
-        if (longest) shut(*longest);
-        return longest;
+        return shut_first(
+            [&](const Connection& one) { return one.account->connections > 2 * account.connections; },
+            [](const Connection& one, const Connection& other) {
+                bool is_longer = one.account == other.account && one.since_s < other.since_s;
+                return one.account->connections > other.account->connections || is_longer;
+            });
     }
 
     bool make_room(const Account* account) {
-        Connection* longest = nullptr;
+        return shut_first(
+            [&](const Connection& one) {
+                return (!account || one.account == account) && now_s_ >= one.since_s + ROOM_AFTER_S;
+            },
+            [](const Connection& one, const Connection& other) { return one.since_s < other.since_s; });
+    }
+
+    // Shut the first of the idle connections that may be shut; false if there is none.
+    template <class May, class Before>
+    bool shut_first(May may, Before before) {
+        Connection* first = nullptr;
         connections_.each([&](Connection& one) {
-            if (is_idle(one) && (!account || one.account == account) && (!longest || one.since_s < longest->since_s))
-                longest = &one;
+            if (is_idle(one) && may(one) && (!first || before(one, *first))) first = &one;
         });
-        if (!longest || now_s_ < longest->since_s + ROOM_AFTER_S) return false;
-        shut(*longest);
-        return true;
+        if (first) shut(*first);
+        return first;
     }
 };
 

@@ -90,31 +90,35 @@ struct Ready {
     size_t raw_at;  // where its tensors begin
 };
 
-// What Python must deal with: each line says what the fields mean.
+// What Python must deal with: each line says what the fields mean. A line has notices of several kinds, or of none.
 struct Notice {
     uint64_t token;
     std::string first, second, address;
-    int kind;
+    int kind = 0;
     size_t held = 0;     // bytes that count as held here until Python takes them
     bool opens = false;  // Python has not heard of the token before
 };
 
 struct Command {
-    enum Kind { ANSWER, WRITE, READ, CANCEL, ADOPT, GONE, LEARN, FORGET, CLOSE_FOR, LIMIT, FULL, DRAIN, STOP } kind;
-    uint64_t token = 0;
-    int fd = -1;
+    enum Kind { ANSWER, WRITE, READ, CANCEL, ADOPT, GONE, LEARN, FORGET, CLOSE_FOR, PROXY, LIMITS, FULL, DRAIN, STOP };
+    Kind kind;
+    uint64_t token = 0;  // of a request or call; ADOPT: the file; CLOSE_FOR: the number of what is known; FULL: why
     std::string text = {}, head = {};
     size_t bytes = 0;
     std::shared_ptr<Known> known = {};
     double until_s = 0.0;
 };
 
-struct Limits {
-    std::atomic<int64_t> connections{2048}, per_address{1024}, held_bytes{1 << 30}, resets_per_s{1000};
-    std::atomic<double> idle_s{75.0};
+// What Python sets; most of them are limits of the same name, which `limits.py` explains.
+struct Settings {
+    std::atomic<double> connections{2048}, connections_per_address{1024}, held_bytes{1 << 30}, idle_s{75.0};
+    std::atomic<double> calls{2048}, resets_per_s{1000}, message_bytes{8 << 20}, unread_bytes{64 << 20};
+    std::atomic<double> head_bytes{32 << 10}, headers{100}, head_s{10.0}, sending_s{60.0};
+    std::atomic<double> hold_s{0.0};   // how long Python may be left alone after it took requests
+    std::atomic<double> awake_s{0.0};  // how long not to sleep after requests came, whose answers come soon
 };
 
-// Why a line turned clients away without asking Python; `express_line.py` names them in the same order.
+// Why a line turned clients away without asking Python; `service.py` names them in the same order.
 enum Cut { CONNECTIONS, RESETS, FRAMES, UNSENT, HEADS, BYTES, CUTS };
 
 struct Published {
@@ -124,31 +128,25 @@ struct Published {
     std::unordered_map<int64_t, int64_t> refused;  // requests, by what they meant
 };
 
-// How a line writes answers that differ in two numbers.
-class AnswerFormat {
+class Mailbox {
   public:
-    virtual ~AnswerFormat() = default;
-    virtual std::string network_text(double network_ms) const = 0;
-    virtual std::string number_text(int64_t number) const = 0;
-    virtual std::string opening(size_t text_bytes, size_t raw_bytes) const = 0;
-};
-
-class Mailbox : public AnswerFormat {
-  public:
-    Limits limits;
-    std::atomic<double> hold_s{0.0};  // how long Python may be left alone after it took requests
-    std::atomic<double> awake_s{0.0};  // how long not to sleep after requests came, whose answers come soon
+    Settings settings;
     std::atomic<int64_t> held_bytes{0}, open{0};
     std::atomic<int64_t> cuts[CUTS] = {};
     int notify_fd;
 
     Mailbox() : notify_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
-    ~Mailbox() override {
+    virtual ~Mailbox() {
         for (int fd : {notify_fd, wake_fd_}) close(fd);
     }
 
     virtual void start() = 0;
     virtual void stop() = 0;
+
+    // How answers that differ in two numbers are written.
+    virtual std::string network_text(double network_ms) const = 0;
+    virtual std::string number_text(int64_t number) const = 0;
+    virtual std::string opening(size_t text_bytes, size_t raw_bytes) const = 0;
 
     void tell(std::vector<Command> commands) {
         {
@@ -156,6 +154,12 @@ class Mailbox : public AnswerFormat {
             for (auto& one : commands) inbox_.push_back(std::move(one));
         }
         if (sleeps_.exchange(false)) ring(wake_fd_);
+    }
+
+    void tell(Command command) {
+        std::vector<Command> commands;
+        commands.push_back(std::move(command));
+        tell(std::move(commands));
     }
 
     Published take(bool with_requests) {
@@ -202,10 +206,10 @@ class Mailbox : public AnswerFormat {
         return taken;
     }
 
-    double notify_at_s() const { return last_take_s_.load() + hold_s.load(); }
+    double notify_at_s() const { return last_take_s_.load() + settings.hold_s.load(); }
 
     void publish(double now_s) {
-        if (!fresh_.ready.empty()) awake_until_s_ = now_s + awake_s.load();
+        if (!fresh_.ready.empty()) awake_until_s_ = now_s + settings.awake_s.load();
         bool wants = !fresh_.ready.empty() || !fresh_.refused.empty();
         bool is_urgent = !fresh_.notices.empty() || !fresh_.left.empty();
         std::lock_guard lock(outbox_lock_);

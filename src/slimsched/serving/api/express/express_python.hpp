@@ -10,6 +10,8 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include <deque>
+
 #include "express_mailbox.hpp"
 
 namespace {
@@ -65,14 +67,19 @@ int express_init(PyObject* self, PyObject* args, PyObject*) {
     return 0;
 }
 
-Mailbox& line_of(PyObject* self) { return *reinterpret_cast<Express*>(self)->line; }
-
-PyObject* tell(PyObject* self, Command command) {
-    std::vector<Command> commands;
-    commands.push_back(std::move(command));
-    line_of(self).tell(std::move(commands));
-    Py_RETURN_NONE;
+// Make a list of what `entry` makes of each thing; nothing, with an error, if one of them cannot be made.
+template <class Things, class Entry>
+PyObject* list_of(Things&& things, Entry entry) {
+    PyObject* list = PyList_New(0);
+    for (auto& one : things) {
+        PyObject* made = list ? entry(one) : nullptr;
+        if (!made || PyList_Append(list, made) < 0) Py_CLEAR(list);
+        Py_XDECREF(made);
+    }
+    return list;
 }
+
+Mailbox& line_of(PyObject* self) { return *reinterpret_cast<Express*>(self)->line; }
 
 PyObject* express_fileno(PyObject* self, PyObject*) { return PyLong_FromLong(line_of(self).notify_fd); }
 
@@ -118,11 +125,63 @@ PyObject* express_learn(PyObject* self, PyObject* args) {
     command.head.assign(head, size_t(head_bytes));
     command.text.assign(text, size_t(text_bytes));
     command.bytes = size_t(body_bytes);
-    return tell(self, std::move(command));
+    line_of(self).tell(std::move(command));
+    Py_RETURN_NONE;
 }
 
-PyObject* express_forget(PyObject* self, PyObject*) { return tell(self, Command{Command::FORGET}); }
-PyObject* express_drain(PyObject* self, PyObject*) { return tell(self, Command{Command::DRAIN}); }
+// What a line can be told in few words; what is nothing to a line of its protocol it ignores.
+constexpr std::pair<std::string_view, Command::Kind> WORDS[] = {
+    {"forget", Command::FORGET}, {"close_for", Command::CLOSE_FOR}, {"proxy", Command::PROXY},
+    {"limits", Command::LIMITS}, {"drain", Command::DRAIN},         {"adopt", Command::ADOPT},
+    {"gone", Command::GONE},     {"full", Command::FULL},           {"read", Command::READ},
+    {"write", Command::WRITE},   {"cancel", Command::CANCEL},
+};
+
+PyObject* express_tell(PyObject* self, PyObject* args) {
+    const char *word, *text = "";
+    unsigned long long token = 0;
+    Py_ssize_t size = 0;
+    Command command{};
+    if (!PyArg_ParseTuple(args, "s|Ky#d", &word, &token, &text, &size, &command.until_s)) return nullptr;
+    command.token = token;
+    command.text.assign(text, size_t(size));
+    for (auto [known, kind] : WORDS)
+        if (known == word) {
+            command.kind = kind;
+            line_of(self).tell(std::move(command));
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "a line cannot be told '%s'", word);
+}
+
+constexpr std::pair<std::string_view, std::atomic<double> Settings::*> SETTINGS[] = {
+    {"connections", &Settings::connections},
+    {"connections_per_address", &Settings::connections_per_address},
+    {"held_bytes", &Settings::held_bytes},
+    {"idle_s", &Settings::idle_s},
+    {"calls", &Settings::calls},
+    {"resets_per_s", &Settings::resets_per_s},
+    {"message_bytes", &Settings::message_bytes},
+    {"unread_bytes", &Settings::unread_bytes},
+    {"head_bytes", &Settings::head_bytes},
+    {"headers", &Settings::headers},
+    {"head_s", &Settings::head_s},
+    {"sending_s", &Settings::sending_s},
+    {"hold_s", &Settings::hold_s},
+    {"awake_s", &Settings::awake_s},
+};
+
+PyObject* express_set(PyObject* self, PyObject* args) {
+    const char* name;
+    double value;
+    if (!PyArg_ParseTuple(args, "sd", &name, &value)) return nullptr;
+    for (auto [known, setting] : SETTINGS)
+        if (known == name) {
+            line_of(self).settings.*setting = value;
+            Py_RETURN_NONE;
+        }
+    return PyErr_Format(PyExc_ValueError, "a line has no setting '%s'", name);
+}
 
 PyObject* express_stop(PyObject* self, PyObject*) {
     Mailbox& line = line_of(self);
@@ -130,50 +189,8 @@ PyObject* express_stop(PyObject* self, PyObject*) {
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-PyObject* express_close_for(PyObject* self, PyObject* args) {
-    long long number;
-    const char* text;
-    Py_ssize_t size;
-    Command command{Command::CLOSE_FOR};
-    if (!PyArg_ParseTuple(args, "Ldy#", &number, &command.until_s, &text, &size)) return nullptr;
-    command.token = uint64_t(number);
-    command.text.assign(text, size_t(size));
-    return tell(self, std::move(command));
-}
-
-PyObject* express_limit(PyObject* self, PyObject* args) {
-    long long connections, per_address, held_bytes, resets_per_s;
-    double idle_s;
-    const char* proxies;
-    if (!PyArg_ParseTuple(args, "LLLLds", &connections, &per_address, &held_bytes, &resets_per_s, &idle_s, &proxies))
-        return nullptr;
-    Limits& limits = line_of(self).limits;
-    limits.connections = connections, limits.per_address = per_address;
-    limits.held_bytes = held_bytes, limits.resets_per_s = resets_per_s, limits.idle_s = idle_s;
-    Command command{Command::LIMIT};
-    command.text = proxies;
-    return tell(self, std::move(command));
-}
-
 PyObject* express_cuts(PyObject* self, PyObject*) {
-    PyObject* counts = PyList_New(CUTS);
-    for (int at = 0; counts && at < CUTS; ++at)
-        PyList_SetItem(counts, at, PyLong_FromLongLong(line_of(self).cuts[at].load()));
-    return counts;
-}
-
-PyObject* express_awake(PyObject* self, PyObject* args) {
-    double seconds;
-    if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
-    line_of(self).awake_s = seconds;
-    Py_RETURN_NONE;
-}
-
-PyObject* express_hold(PyObject* self, PyObject* args) {
-    double seconds;
-    if (!PyArg_ParseTuple(args, "d", &seconds)) return nullptr;
-    line_of(self).hold_s = seconds;
-    Py_RETURN_NONE;
+    return list_of(line_of(self).cuts, [](const auto& count) { return PyLong_FromLongLong(count.load()); });
 }
 
 PyObject* express_counts(PyObject* self, PyObject*) {
@@ -181,51 +198,40 @@ PyObject* express_counts(PyObject* self, PyObject*) {
     return Py_BuildValue("LL", (long long)line.open.load(), (long long)line.held_bytes.load());
 }
 
-PyObject* number_list(const std::vector<uint64_t>& numbers) {
-    PyObject* list = PyList_New(Py_ssize_t(numbers.size()));
-    for (size_t at = 0; list && at < numbers.size(); ++at)
-        PyList_SetItem(list, Py_ssize_t(at), PyLong_FromUnsignedLongLong(numbers[at]));
-    return list;
-}
-
 // Put requests that mean the same, and came soon after one another, into groups of at most so many examples.
 std::vector<Group> grouped(std::vector<Ready> requests, int64_t most) {
     std::vector<Group> groups;
     std::unordered_map<Known*, size_t> last;
+    auto fits = [&](const Group& group, const Ready& one) {
+        return int64_t(group.requests.size() + 1) * one.known->examples <= most &&
+               one.arrived_s <= group.requests[0].arrived_s + one.known->longest_s;
+    };
     for (auto& one : requests) {
-        auto found = last.find(one.known.get());
-        bool fits = found != last.end();
-        if (fits) {
-            Group& group = groups[found->second];
-            fits = int64_t(group.requests.size() + 1) * one.known->examples <= most &&
-                   one.arrived_s <= group.requests[0].arrived_s + one.known->longest_s;
-        }
-        if (!fits) {
-            last[one.known.get()] = groups.size();
+        auto [found, is_first] = last.try_emplace(one.known.get(), groups.size());
+        if (is_first || !fits(groups[found->second], one)) {
+            found->second = groups.size();
             groups.push_back({{}, one.known});
         }
-        groups[last[one.known.get()]].requests.push_back(std::move(one));
+        groups[found->second].requests.push_back(std::move(one));
     }
     return groups;
 }
 
+PyObject* number_entry(uint64_t number) { return PyLong_FromUnsignedLongLong(number); }
+
 PyObject* group_entry(Express* own, Group group) {
     uint64_t number = own->next_group++;
-    size_t count = group.requests.size();
-    PyObject *tokens = PyList_New(Py_ssize_t(count)), *arrived = PyList_New(Py_ssize_t(count));
-    if (!tokens || !arrived) return nullptr;
-    for (size_t at = 0; at < count; ++at) {
-        PyList_SetItem(tokens, Py_ssize_t(at), PyLong_FromUnsignedLongLong(group.requests[at].token));
-        PyList_SetItem(arrived, Py_ssize_t(at), PyFloat_FromDouble(group.requests[at].arrived_s));
-    }
+    PyObject* tokens = list_of(group.requests, [](const Ready& one) { return number_entry(one.token); });
+    PyObject* arrived = list_of(group.requests, [](const Ready& one) { return PyFloat_FromDouble(one.arrived_s); });
     PyObject* entry = Py_BuildValue("KLNN", (unsigned long long)number, (long long)group.known->number, tokens, arrived);
     own->groups->emplace(number, std::move(group));
     return entry;
 }
 
 PyObject* notice_entry(const Notice& one) {
-    return Py_BuildValue("Ky#y#si", (unsigned long long)one.token, one.first.data(), Py_ssize_t(one.first.size()),
-                         one.second.data(), Py_ssize_t(one.second.size()), one.address.c_str(), one.kind);
+    return Py_BuildValue(one.kind ? "Ky#y#si" : "Ky#y#s", (unsigned long long)one.token, one.first.data(),
+                         Py_ssize_t(one.first.size()), one.second.data(), Py_ssize_t(one.second.size()),
+                         one.address.c_str(), one.kind);
 }
 
 PyObject* express_take(PyObject* self, PyObject* args) {
@@ -234,23 +240,14 @@ PyObject* express_take(PyObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "pL", &with_requests, &most)) return nullptr;
     auto* own = reinterpret_cast<Express*>(self);
     Published taken = own->line->take(with_requests);
-    PyObject *groups = PyList_New(0), *notices = PyList_New(0), *refused = PyList_New(0);
-    for (auto& group : grouped(std::move(taken.ready), most)) {
-        PyObject* entry = group_entry(own, std::move(group));
-        PyList_Append(groups, entry);
-        Py_XDECREF(entry);
-    }
-    for (auto& one : taken.notices) {
-        PyObject* entry = notice_entry(one);
-        PyList_Append(notices, entry);
-        Py_XDECREF(entry);
-    }
-    for (auto [number, count] : taken.refused) {
-        PyObject* entry = Py_BuildValue("LL", (long long)number, (long long)count);
-        PyList_Append(refused, entry);
-        Py_XDECREF(entry);
-    }
-    return Py_BuildValue("NNNN", groups, notices, number_list(taken.left), refused);
+    PyObject* groups = list_of(grouped(std::move(taken.ready), most),
+                               [own](Group& one) { return group_entry(own, std::move(one)); });
+    PyObject* notices = list_of(taken.notices, notice_entry);
+    PyObject* left = list_of(taken.left, number_entry);
+    PyObject* refused = list_of(taken.refused, [](const auto& one) {
+        return Py_BuildValue("LL", (long long)one.first, (long long)one.second);
+    });
+    return Py_BuildValue("NNNN", groups, notices, left, refused);
 }
 
 Group* find_group(PyObject* self, unsigned long long number) {
@@ -307,19 +304,12 @@ PyObject* express_release(PyObject* self, PyObject* args) {
 }
 
 PyObject* express_answer(PyObject* self, PyObject* args) {
-    PyObject *tokens, *texts;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &tokens, &PyList_Type, &texts)) return nullptr;
-    Py_ssize_t count = PyList_Size(tokens);
-    if (PyList_Size(texts) != count) {
-        PyErr_SetString(PyExc_ValueError, "as many answers as requests");
-        return nullptr;
-    }
+    PyObject* tokens;
+    const char* text;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "O!y#", &PyList_Type, &tokens, &text, &size)) return nullptr;
     std::vector<Command> commands;
-    commands.reserve(size_t(count));
-    for (Py_ssize_t at = 0; at < count; ++at) {
-        char* text;
-        Py_ssize_t size;
-        if (PyBytes_AsStringAndSize(PyList_GetItem(texts, at), &text, &size) < 0) return nullptr;
+    for (Py_ssize_t at = 0; at < PyList_Size(tokens); ++at) {
         Command command{Command::ANSWER};
         command.token = PyLong_AsUnsignedLongLong(PyList_GetItem(tokens, at));
         if (PyErr_Occurred()) return nullptr;
@@ -332,26 +322,30 @@ PyObject* express_answer(PyObject* self, PyObject* args) {
 
 // Rows of an output tensor of which each request has its share, and what is written before each share.
 struct Rows {
-    Py_buffer buffer;
-    size_t row_bytes;
+    Py_buffer buffer{};
+    size_t row_bytes = 0;
     std::string before;
+
+    Rows() = default;
+    Rows(const Rows&) = delete;
+    ~Rows() { PyBuffer_Release(&buffer); }
 };
 
-bool read_rows(std::vector<Rows>& rows, PyObject* tensors) {
+bool read_rows(std::deque<Rows>& rows, PyObject* tensors) {
     for (Py_ssize_t at = 0; at < PyList_Size(tensors); ++at) {
         PyObject* tensor;
         const char* before;
         Py_ssize_t row_bytes, before_bytes;
         if (!PyArg_ParseTuple(PyList_GetItem(tensors, at), "Ony#", &tensor, &row_bytes, &before, &before_bytes))
             return false;
-        Rows one{{}, size_t(row_bytes), std::string(before, size_t(before_bytes))};
+        Rows& one = rows.emplace_back();
+        one.row_bytes = size_t(row_bytes), one.before.assign(before, size_t(before_bytes));
         if (PyObject_GetBuffer(tensor, &one.buffer, PyBUF_SIMPLE) < 0) return false;
-        rows.push_back(std::move(one));
     }
     return true;
 }
 
-PyObject* answer_alike(PyObject* self, PyObject* args, std::vector<Rows>& rows) {
+PyObject* express_answer_alike(PyObject* self, PyObject* args) {
     PyObject *tokens, *starts, *network_ms, *numbers, *tensors;
     const char *before, *between, *after;
     Py_ssize_t before_size, between_size, after_size, examples;
@@ -364,6 +358,7 @@ PyObject* answer_alike(PyObject* self, PyObject* args, std::vector<Rows>& rows) 
         PyErr_SetString(PyExc_ValueError, "as many values as requests");
         return nullptr;
     }
+    std::deque<Rows> rows;
     if (!read_rows(rows, tensors)) return nullptr;
     size_t raw_bytes = 0;
     for (const Rows& one : rows) raw_bytes += one.before.size() + size_t(examples) * one.row_bytes;
@@ -397,50 +392,35 @@ PyObject* answer_alike(PyObject* self, PyObject* args, std::vector<Rows>& rows) 
     Py_RETURN_NONE;
 }
 
-PyObject* express_answer_alike(PyObject* self, PyObject* args) {
-    std::vector<Rows> rows;
-    PyObject* done = answer_alike(self, args, rows);
-    for (Rows& one : rows) PyBuffer_Release(&one.buffer);
-    return done;
-}
-
-const std::vector<PyMethodDef> common_methods = {
+PyMethodDef methods[] = {
     {"fileno", express_fileno, METH_NOARGS, "A file that becomes readable when there is something to take."},
     {"learn", express_learn, METH_VARARGS, "Learn what a head and a text mean."},
-    {"forget", express_forget, METH_NOARGS, "Forget all heads."},
-    {"close_for", express_close_for, METH_VARARGS, "Refuse requests that mean this, until a time."},
-    {"limit", express_limit, METH_VARARGS, "Set the limits, and name the proxies, a line each."},
+    {"tell", express_tell, METH_VARARGS, "Tell the thread something, with a token, a text and a time as it takes them."},
+    {"set", express_set, METH_VARARGS, "Set a limit, or how patient the thread is."},
     {"cuts", express_cuts, METH_NOARGS, "Return how often clients were turned away, by reason."},
-    {"awake", express_awake, METH_VARARGS, "Set how long not to sleep after requests came."},
-    {"hold", express_hold, METH_VARARGS, "Set how long requests may gather after the last were taken."},
     {"counts", express_counts, METH_NOARGS, "Return open connections, and bytes of requests."},
     {"take", express_take, METH_VARARGS, "Take groups of requests, notices, clients that left, refused."},
     {"copy", express_copy, METH_VARARGS, "Copy one input of a group's requests to where it is read."},
     {"whole", express_whole, METH_VARARGS, "Return all bytes of one request of a group."},
     {"release", express_release, METH_VARARGS, "Forget a group."},
-    {"answer", express_answer, METH_VARARGS, "Write answers to requests."},
+    {"answer", express_answer, METH_VARARGS, "Write one text as the answer to each of these requests."},
     {"answer_alike", express_answer_alike, METH_VARARGS, "Write answers that differ in two numbers and their rows."},
-    {"drain", express_drain, METH_NOARGS, "Take no more requests; close connections once they are answered."},
     {"stop", express_stop, METH_NOARGS, "Close all connections and end the thread."},
+    {nullptr, nullptr, 0, nullptr},
 };
 
-// Make a module with one type: the common methods, and those of its protocol. `name` is the type's full name.
-PyObject* make_module(PyModuleDef& module, const char* name, std::initializer_list<PyMethodDef> own_methods) {
-    static std::vector<PyMethodDef> methods;
-    methods = common_methods;
-    methods.insert(methods.end(), own_methods);
-    methods.push_back({nullptr, nullptr, 0, nullptr});
+// Make a module with one type; `name` is the type's full name.
+PyObject* make_module(const char* module_name, const char* name, const char* about) {
+    static PyModuleDef module = {PyModuleDef_HEAD_INIT, module_name, about, -1, {}, {}, {}, {}, {}};
     static PyType_Slot slots[] = {
         {Py_tp_dealloc, reinterpret_cast<void*>(express_dealloc)},
         {Py_tp_init, reinterpret_cast<void*>(express_init)},
-        {Py_tp_methods, methods.data()},
+        {Py_tp_methods, methods},
         {Py_tp_doc, const_cast<char*>("Reads requests with known heads from listening sockets, in a thread.")},
         {0, nullptr},
     };
     static PyType_Spec spec = {name, sizeof(Express), 0, Py_TPFLAGS_DEFAULT, slots};
-    PyObject* made = PyModule_Create(&module);
-    if (!made) return nullptr;
-    PyObject* type = PyType_FromSpec(&spec);
+    PyObject *made = PyModule_Create(&module), *type = made ? PyType_FromSpec(&spec) : nullptr;
     if (!type || PyModule_AddObjectRef(made, "Express", type) < 0) return nullptr;
     Py_DECREF(type);
     return made;

@@ -1,11 +1,7 @@
-"""A line: inference calls whose heads are known are read without Python, many at a time.
+"""Drives a compiled line: takes requests whose heads are known in bundles, and answers them together.
 
-A compiled thread of its own accepts connections and compares what comes with what it has learnt. Python takes
-such requests in bundles, and answers them together. What the thread does not know it leaves to Python, in the
-way of its protocol: `express.py` for HTTP, `express_grpc.py` for gRPC.
-
-A thread in C++ compares heads with those it has learnt, gathers such calls, and hands them over many at a
-time; it lends every other connection to Python.
+The package's head says what the thread does itself. What it leaves to Python is served in the way of its
+protocol: by `Express` in `http.py`, and by `GrpcExpress` in `grpc_server.py`.
 """
 
 import asyncio
@@ -19,59 +15,24 @@ from contextlib import suppress
 from importlib import import_module
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from slimsched.core.config import SlimError
-from slimsched.serving.api.calls import (
-    AnswerForm,
-    Call,
-    InferenceResult,
-    KnownHead,
-    Layout,
-    Outputs,
-    write_receipt,
-)
-from slimsched.serving.api.fronts.bundles import AskedCall, BundleLink, FrontCalls
+from slimsched.serving.api.calls import AnswerForm, Call, InferenceResult, KnownHead, Layout, result_of
+from slimsched.serving.api.fronts.bundles import CallBatcher, FrontCalls, message_of
 from slimsched.serving.api.limits import TooMany
-from slimsched.serving.api.service import CUTS, Desk, ModelsChangedError
+from slimsched.serving.api.service import CUTS, CallHandler, ModelsChangedError
 from slimsched.serving.domain.bundling import MOST_EXAMPLES, later_s
-from slimsched.serving.live.calls import Answered, Receipt
+from slimsched.serving.live.calls import Answered, AnswerParts, Receipt, Rows, arrays_of, in_arena, rows_of
 from slimsched.serving.live.memory import ALIGN_BYTES, InputArena
-from slimsched.serving.live.wire import AWAKE_S, InputPiece, has_many_cores
+from slimsched.serving.live.wire import AWAKE_S, has_many_cores
 
 if TYPE_CHECKING:
-    from slimsched.serving.api.express._compiled_line import CompiledLine, Group, Notice
+    from slimsched.serving.api.express._compiled_line import CompiledLine, Group
 
 # -- A bundle of express requests: they have one head, and were read without Python.
-
-
-class ExpressDesk(Protocol):
-    """Where the requests came from, and where their answers go."""
-
-    def write(
-        self,
-        bundle: "ExpressBundle",
-        places: list[int],
-        receipt: Receipt,
-        since_s: list[float],
-        rows: list[bytes],
-        starts: list[int],
-    ) -> None:
-        """Answer requests on one receipt, each `since_s` after the first; their rows begin at `starts`."""
-
-    def answer(self, bundle: "ExpressBundle", place: int, answered: Answered) -> None:
-        """Send the answer to one request."""
-
-    def refuse(self, bundle: "ExpressBundle", places: list[int], error: SlimError) -> None:
-        """Tell some requests why they have no answer."""
-
-    def read_again(self, bundle: "ExpressBundle", place: int) -> None:
-        """Read a request anew: its model was replaced."""
-
-    def end(self, bundle: "ExpressBundle") -> None:
-        """Forget a bundle: nobody waits for it."""
 
 
 class ExpressBundle:
@@ -84,50 +45,42 @@ class ExpressBundle:
         known: KnownHead,
         tokens: list[int],
         arrived_s: list[float],
-        inputs: Sequence[memoryview],
-        desk: ExpressDesk,
+        inputs: Rows,
+        line: "ExpressLine[Any]",
         room: memoryview | None = None,
     ) -> None:
         """`room` is what the inputs take of the arena, if they lie there."""
-        self.number, self.group, self.known, self.tokens, self.arrived_s = (
-            number,
-            group,
-            known,
-            tokens,
-            arrived_s,
-        )
-        self.room, self._inputs, self._desk = room, inputs, desk
+        self.number, self.group, self.known = number, group, known
+        self.tokens, self.arrived_s, self.room = tokens, arrived_s, room
+        self._inputs: Rows | None = inputs
+        self._line = line
         self._is_open = [True] * len(tokens)
         self._open = len(tokens)
-        self._parted: dict[int, AskedCall] = {}  # requests whose examples were not answered together
+        self._parts: dict[int, AnswerParts] = {}  # of requests whose examples were not answered together
 
     def message(self, arena: InputArena | None) -> FrontCalls:
-        """Write the bundle for the gateway."""
-        known, counts = self.known, [self.known.count] * len(self.tokens)
-        inputs, pieces = self._inputs, list[InputPiece]()
-        if self.room is not None and arena is not None:
-            offsets = [offset for raw in inputs if (offset := arena.offset(raw)) is not None]
-            inputs, pieces = [], [InputPiece(sum(counts), offsets)]
-        self._inputs = ()
-        return FrontCalls(
-            self.number, known.model, counts, self.arrived_s[0], inputs, pieces, known.call.terms
-        )
+        """Write the bundle for the gateway, which keeps the inputs from then on."""
+        known, inputs = self.known, self._inputs
+        assert inputs is not None
+        self._inputs = None
+        counts = [known.count] * len(self.tokens)
+        pieces = [in_arena(inputs, arena) or inputs]
+        return message_of(self.number, known.model, counts, self.arrived_s[0], pieces, known.call.terms)
 
     def answered(self, start: int, raws: Sequence[memoryview], receipts: Sequence[Receipt]) -> None:
-        """Answer the requests whose examples are all among these; others wait for the rest."""
-        size, at = self.known.count, start
-        outputs = self.known.arrays(raws, sum([receipt.examples for receipt in receipts]))
+        """Answer the requests whose examples are all on one receipt; others wait for the rest of theirs."""
+        size, at, parted = self.known.count, start, set[int]()
+        count = sum([receipt.examples for receipt in receipts])
+        outputs = arrays_of(raws, self.known.call.api.spec.outputs, count)
         rows = self.known.rows(outputs)
         for receipt in receipts:
             end = at + receipt.examples
             self._answer_whole(range(-(-at // size), end // size), receipt, rows, start)
+            parted |= {edge // size for edge in (at, end) if edge % size}
             at = end
-        borders, at = set[int](), start
-        for receipt in receipts:
-            borders |= {edge // size for edge in (at, at + receipt.examples) if edge % size}
-            at += receipt.examples
-        for place in sorted(borders):
-            self._answer_part(place, start, outputs, receipts)
+        for place in sorted(parted):
+            if self._is_open[place]:
+                self._answer_part(place, start, Answered(outputs=outputs, receipts=receipts))
         self._check_end()
 
     def refused(self, start: int, end: int, error: SlimError) -> None:
@@ -136,9 +89,9 @@ class ExpressBundle:
         places = [place for place in range(start // size, -(-end // size)) if self._close(place)]
         if isinstance(error, ModelsChangedError):
             for place in places:
-                self._desk.read_again(self, place)
+                self._line.read_again(self, place)
         elif places:
-            self._desk.refuse(self, places, error)
+            self._line.refuse(self, places, error)
         self._check_end()
 
     def leave(self, place: int) -> bool:
@@ -154,23 +107,17 @@ class ExpressBundle:
             size, arrived_s = self.known.count, self.arrived_s
             since_s = [arrived_s[place] - arrived_s[0] for place in answered]
             starts = [place * size - start for place in answered]
-            self._desk.write(self, answered, receipt, since_s, rows, starts)
+            self._line.write(self, answered, receipt, since_s, rows, starts)
 
-    def _answer_part(self, place: int, start: int, outputs: Outputs, receipts: Sequence[Receipt]) -> None:
+    def _answer_part(self, place: int, start: int, answered: Answered) -> None:
         """Keep what has come of a request, and answer it after the last part."""
-        if not self._is_open[place]:
-            return
-        asked = self._parted.get(place)
-        if asked is None:
-            asked = AskedCall(self.known.call, self.arrived_s[place], _Whole(self, place))
-            self._parted[place] = asked
-            asked.start = place * self.known.count
-        asked.take(start, list(outputs), receipts, self.arrived_s[place] - self.arrived_s[0])
-
-    def complete(self, place: int, answered: Answered) -> None:
-        """Answer a request whose last part has come."""
-        if self._close(place):
-            self._desk.answer(self, place, answered)
+        parts = self._parts.get(place)
+        if parts is None:
+            size, since_s = self.known.count, self.arrived_s[place] - self.arrived_s[0]
+            parts = self._parts[place] = AnswerParts(size, place * size, since_s)
+        if (whole := parts.take(start, answered)) is not None:
+            self._close(place)
+            self._line.answer(self, place, whole)
 
     def _close(self, place: int) -> bool:
         """Note that a request is answered; return False if it was before."""
@@ -181,25 +128,7 @@ class ExpressBundle:
     def _check_end(self) -> None:
         if not self._open:
             self._open = -1  # once
-            self._desk.end(self)
-
-
-class _Whole:
-    """Waits for all parts of a request."""
-
-    def __init__(self, bundle: ExpressBundle, place: int) -> None:
-        self._bundle, self._place = bundle, place
-
-    def done(self) -> bool:
-        """Whether nobody waits; the bundle knows."""
-        return False
-
-    def set_result(self, answered: Answered) -> None:
-        """Answer the request."""
-        self._bundle.complete(self._place, answered)
-
-    def set_exception(self, error: SlimError) -> None:
-        """Not used: the bundle refuses requests itself."""
+            self._line.end(self)
 
 
 # -- Which of the compiled lines are not used, and what would change that.
@@ -219,24 +148,17 @@ def unused_lines(*, has_tls: bool, load: Callable[[str], object] = import_module
         return ["with TLS, HTTP and gRPC are read without the compiled lines, which is slower"]
     if not sys.platform.startswith("linux"):
         return ["HTTP and gRPC are read without the compiled lines, which is slower: they need Linux"]
-    found = ((protocol, _lack(protocol, load)) for protocol in MODULES)
-    return [
-        f"the compiled line of {protocol} is missing, so {protocol} is slower: {why}"
-        for protocol, why in found
-        if why
-    ]
-
-
-def _lack(protocol: str, load: Callable[[str], object]) -> str:
-    """Say why the line of a protocol cannot be loaded; nothing if it can."""
-    package = __name__.rpartition(".")[0]
-    try:
-        load(f"{package}.{MODULES[protocol]}")
-    except ModuleNotFoundError:
-        return f"install {NEEDS[protocol]}, then reinstall slim-scheduler"
-    except ImportError as error:  # a library that it was linked with is not here
-        return f"{error}; install {NEEDS[protocol]}, then reinstall slim-scheduler"
-    return ""
+    package, said = __name__.rpartition(".")[0], []
+    for protocol, module in MODULES.items():
+        try:
+            load(f"{package}.{module}")
+        except ImportError as error:  # it, or a library that it was linked with, is not here
+            why = "" if isinstance(error, ModuleNotFoundError) else f"{error}; "
+            said.append(
+                f"the compiled line of {protocol} is missing, so {protocol} is slower: {why}"
+                f"install {NEEDS[protocol]}, then reinstall slim-scheduler"
+            )
+    return said
 
 
 # -- The sockets that a compiled line listens at.
@@ -268,6 +190,9 @@ def listen(host: str, port: int, *, shares_port: bool) -> list[socket.socket]:
 
 log = logging.getLogger("slim.line")
 
+Notice = TypeVar("Notice", tuple[int, bytes, bytes, str], tuple[int, bytes, bytes, str, int])
+"""What a thread leaves to Python, which `_compiled_line.pyi` explains."""
+
 CLOSED_SHARE, LEAST_CLOSED_S, MOST_CLOSED_S = 0.01, 0.0005, 0.005
 """After a refusal, the same call is refused without asking for this share of its deadline, within limits."""
 
@@ -275,11 +200,13 @@ REPORT_S = 1.0
 """How often what was turned away is counted and logged."""
 
 DRAIN_LOOK_S = 0.01
+LIMITS = ("connections", "connections_per_address", "held_bytes", "resets_per_s", "idle_s")
+"""The limits that the threads of both protocols keep."""
 MOST_HEADS = 256
 """When this many heads are known, all are forgotten."""
 
 
-class ExpressLine(ABC):
+class ExpressLine(ABC, Generic[Notice]):
     """Drives the thread of one protocol: takes its requests, and answers them."""
 
     protocol: ClassVar[str]
@@ -290,19 +217,24 @@ class ExpressLine(ABC):
     """How metrics call an answer, a client that left before it, and a refusal for too much work."""
 
     def __init__(
-        self, native: "CompiledLine", desk: Desk, link: BundleLink, sockets: Sequence[socket.socket]
+        self,
+        native: "CompiledLine[Notice]",
+        handler: CallHandler,
+        link: CallBatcher,
+        sockets: Sequence[socket.socket],
     ) -> None:
-        self._line, self._desk, self._link, self._sockets = native, desk, link, sockets
+        self._line: CompiledLine[Notice] = native
+        self._handler, self._link, self._sockets = handler, link, sockets
         self._loop, self._tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
         self._numbers = count()
         self._known: dict[int, KnownHead] = {}
         self._heads: set[tuple[bytes, bytes]] = set()
         self._seen_once: dict[tuple[bytes, bytes], None] = {}  # the oldest first
         self._open: dict[int, tuple[ExpressBundle, int]] = {}  # requests with the gateway, by token
-        self._account, self._held_bytes = desk.ledger.open(f"express {self.protocol}"), 0
+        self._account, self._held_bytes = handler.ledger.open(f"express {self.protocol}"), 0
         link.lines.append(self)
         if has_many_cores():
-            native.awake(AWAKE_S)
+            native.set("awake_s", AWAKE_S)
         self._cuts = dict.fromkeys(CUTS, 0)
         self._reporting = self._loop.call_later(REPORT_S, self._report)
         self.forget()
@@ -311,7 +243,7 @@ class ExpressLine(ABC):
     # -- what each protocol does in its own way
 
     @abstractmethod
-    def _take_notice(self, notice: "Notice") -> None:
+    def _take_notice(self, notice: Notice) -> None:
         """Deal with what the thread leaves to Python."""
 
     @abstractmethod
@@ -332,28 +264,16 @@ class ExpressLine(ABC):
         """Forget all heads: models or limits have changed."""
         self._known.clear()
         self._heads.clear()
-        self._line.forget()
-        limits = self._desk.limits
-        self._line.limit(
-            limits.connections,
-            limits.connections_per_address,
-            limits.held_bytes,
-            limits.resets_per_s,
-            limits.idle_s,
-            "\n".join(limits.proxy_addresses),
-        )
+        self._line.tell("forget")
+        for name, value in self._settings().items():
+            self._line.set(name, value)
+        for address in self._handler.limits.proxy_addresses:
+            self._line.tell("proxy", 0, address.encode())
+        self._line.tell("limits")
 
-    def _is_to_learn(self, head: bytes, text: bytes) -> bool:
-        """Whether a head is not known and comes again: heads that differ each time need not be learnt."""
-        key = head, text
-        if key in self._heads:
-            return False
-        if self._seen_once.pop(key, key) is None:
-            return True
-        if len(self._seen_once) >= MOST_HEADS:
-            del self._seen_once[next(iter(self._seen_once))]
-        self._seen_once[key] = None
-        return False
+    def _settings(self) -> dict[str, float]:
+        """Return the limits that the thread keeps, by the names that it has for them."""
+        return {name: getattr(self._handler.limits, name) for name in LIMITS}
 
     def _learn(
         self,
@@ -364,12 +284,22 @@ class ExpressLine(ABC):
         body_bytes: int,
         fixed: list[tuple[int, bytes]],
     ) -> None:
-        """Learn that a head and a text mean this call, with other tensors."""
+        """Learn that a head and a text mean this call, with other tensors, once they come again.
+
+        Heads that differ each time need not be learnt.
+        """
+        if (key := (head, text)) in self._heads:
+            return
+        if self._seen_once.pop(key, key) is not None:
+            if len(self._seen_once) >= MOST_HEADS:
+                del self._seen_once[next(iter(self._seen_once))]
+            self._seen_once[key] = None
+            return
         if len(self._heads) >= MOST_HEADS:
             self.forget()
         number = next(self._numbers)
         self._known[number] = KnownHead(number, call, layout, self.form)
-        self._heads.add((head, text))
+        self._heads.add(key)
         wait_s = later_s(call.terms.deadline_s)
         self._line.learn(head, text, number, call.count, wait_s, body_bytes, layout, fixed)
 
@@ -383,7 +313,7 @@ class ExpressLine(ABC):
 
     def hold(self, seconds: float) -> None:
         """Let requests gather for this long before they are announced."""
-        self._line.hold(seconds)
+        self._line.set("hold_s", seconds)
 
     def bundles(self, first_number: int) -> list[ExpressBundle]:
         """Take all requests that have come, in bundles."""
@@ -396,7 +326,9 @@ class ExpressLine(ABC):
                     bundles.append(bundle)
                     self._open.update({token: (bundle, place) for place, token in enumerate(tokens)})
                     continue
-            self._read_all(group, tokens)
+            for place, token in enumerate(tokens):
+                self._spawn(self._read(token, self._line.whole(group, place)))
+            self._line.release(group)
         return bundles
 
     def _take(self, *, with_requests: bool) -> "list[Group]":
@@ -409,10 +341,10 @@ class ExpressLine(ABC):
         for number, requests in refused_here:
             if (known := self._known.get(number)) is not None:
                 self._link.count_refused(known.model, requests * known.count)
-            self._desk.tally.express += requests
-            self._desk.tally.count_responses(self.protocol, "infer", self.too_many, np.zeros(requests))
+            self._handler.tally.express += requests
+            self._handler.tally.count_responses(self.protocol, "infer", self.too_many, np.zeros(requests))
         held_bytes = self._line.counts()[1]
-        self._desk.ledger.hold(self._account, held_bytes - self._held_bytes)
+        self._handler.ledger.hold(self._account, held_bytes - self._held_bytes)
         self._held_bytes = held_bytes
         return groups
 
@@ -427,13 +359,14 @@ class ExpressLine(ABC):
         arena = self._link.arena
         room = None if arena is None else arena.take(starts[-1])
         place = memoryview(bytearray(starts[-1])) if room is None else room
-        inputs = [place[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-        for at, raw in enumerate(inputs):
+        raws = [place[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        for at, raw in enumerate(raws):
             self._line.copy(group, at, raw)
-        if not known.accepts(inputs):
+        if not known.accepts(raws):
             if room is not None and arena is not None:
                 arena.give_back(room)
             return None
+        inputs = rows_of(raws, len(tokens) * known.count)
         return ExpressBundle(number, group, known, tokens, arrived_s, inputs, self, room)
 
     def _left(self, token: int) -> None:
@@ -445,7 +378,7 @@ class ExpressLine(ABC):
             size = bundle.known.count
             self._link.leave(bundle.number, place * size, (place + 1) * size)
             took_s = monotonic() - bundle.arrived_s[place]
-            self._desk.tally.count_response(self.protocol, "infer", self.left, took_s)
+            self._handler.tally.count_response(self.protocol, "infer", self.left, took_s)
 
     # -- answers
 
@@ -459,7 +392,7 @@ class ExpressLine(ABC):
         starts: list[int],
     ) -> None:
         """Answer requests on one receipt, each `since_s` after the first; their rows begin at `starts`."""
-        known, tally, first = bundle.known, self._desk.tally, receipt.request
+        known, tally, first = bundle.known, self._handler.tally, receipt.request
         own_s = receipt.queue_s + receipt.compute_s
         network_s = np.maximum(receipt.latency_s - own_s - np.array(since_s), 0.0)
         self._line.answer_alike(
@@ -477,12 +410,8 @@ class ExpressLine(ABC):
     def answer(self, bundle: ExpressBundle, place: int, answered: Answered) -> None:
         """Send the answer to one request."""
         call = bundle.known.call
-        parameters = write_receipt(
-            call.face.spec, answered.receipts, call.face.model.quality.accuracy, call.terms
-        )
-        result = InferenceResult(outputs=answered.outputs, parameters=parameters)
-        self._desk.tally.count_examples(answered.receipts)
-        self._send(bundle, [place], self._written(call, result), self.fine)
+        self._handler.tally.count_examples(answered.receipts)
+        self._send(bundle, [place], self._written(call, result_of(call, answered)), self.fine)
 
     def refuse(self, bundle: ExpressBundle, places: list[int], error: SlimError) -> None:
         """Tell requests why they have no answer; where there is too much, refuse the next at once."""
@@ -491,19 +420,19 @@ class ExpressLine(ABC):
         if isinstance(error, TooMany):
             closed_s = CLOSED_SHARE * bundle.known.call.terms.deadline_s
             closed_s = min(MOST_CLOSED_S, max(LEAST_CLOSED_S, closed_s))
-            self._line.close_for(bundle.known.number, monotonic() + closed_s, text)
+            self._line.tell("close_for", bundle.known.number, text, monotonic() + closed_s)
 
     def _send(self, bundle: ExpressBundle, places: list[int], text: bytes, code: str) -> None:
-        self._line.answer([bundle.tokens[place] for place in places], [text] * len(places))
+        self._line.answer([bundle.tokens[place] for place in places], text)
         self._done(bundle, places, code)
 
     def _done(self, bundle: ExpressBundle, places: list[int], code: str) -> None:
         """Count requests that have their answers, and forget them."""
         for place in places:
             self._open.pop(bundle.tokens[place], None)
-        self._desk.tally.express += len(places)
+        self._handler.tally.express += len(places)
         arrived_s = np.array(bundle.arrived_s)[places]
-        self._desk.tally.count_responses(self.protocol, "infer", code, monotonic() - arrived_s)
+        self._handler.tally.count_responses(self.protocol, "infer", code, monotonic() - arrived_s)
 
     def end(self, bundle: ExpressBundle) -> None:
         """Forget a bundle: nobody waits for it."""
@@ -513,11 +442,6 @@ class ExpressLine(ABC):
         self._link.done(bundle.number)
 
     # -- requests that must be read in Python after all
-
-    def _read_all(self, group: int, tokens: list[int]) -> None:
-        for place, token in enumerate(tokens):
-            self._spawn(self._read(token, self._line.whole(group, place)))
-        self._line.release(group)
 
     def read_again(self, bundle: ExpressBundle, place: int) -> None:
         """Read a request anew: its model was replaced."""
@@ -531,7 +455,7 @@ class ExpressLine(ABC):
         fresh = {reason: count - self._cuts[reason] for reason, count in cuts.items()}
         fresh = {reason: count for reason, count in fresh.items() if count}
         self._cuts = cuts
-        self._desk.tally.count_cuts(self.protocol, fresh)
+        self._handler.tally.count_cuts(self.protocol, fresh)
         if fresh:
             what = "; ".join([f"{count} {CUTS[reason]}" for reason, count in fresh.items()])
             log.warning("%s: turned away in a second: %s", self.protocol, what)
@@ -543,7 +467,7 @@ class ExpressLine(ABC):
         """Take no more connections, and answer what is under way, in a limited time."""
         for one in self._sockets:
             one.close()
-        self._line.drain()
+        self._line.tell("drain")
         until_s = self._loop.time() + within_s
         while self._line.counts()[0] and self._loop.time() < until_s:
             await asyncio.sleep(DRAIN_LOOK_S)

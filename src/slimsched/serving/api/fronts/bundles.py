@@ -1,43 +1,55 @@
-"""Calls in bundles: what is passed on to the gateway together, by a front process or by the compiled line.
+"""Calls in bundles: what a front process or a compiled line passes on to the gateway together.
 
-Passes calls on to the gateway in bundles, and gives them the answers that come back.
+`CallBatcher` is the end of those that read requests: it gathers calls into bundles, passes them on, and gives
+each call its answer. `FrontSession` is the gateway's end: it submits the bundles, and sends what becomes of
+them. The two may be in one process; messages are then passed as they are, without being written out.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from slimsched.core.config import SlimError
-from slimsched.models.spec import NUMPY
-from slimsched.serving.api import limits as refusals
 from slimsched.serving.api.calls import Call
-from slimsched.serving.api.limits import Limits, RefusalError, TooLate, TooMany, Unavailable, shared
-from slimsched.serving.api.service import Counted, InferenceService, ModelsChangedError, refusal_of, too_late
+from slimsched.serving.api.limits import REFUSALS, Limits, RefusalError, TooLate, TooMany, shared
+from slimsched.serving.api.service import (
+    Counted,
+    InferenceService,
+    ModelsChangedError,
+    refusal_of,
+)
 from slimsched.serving.api.shared_memory import RegionEntry
 from slimsched.serving.domain.bundling import fits, hold_s
 from slimsched.serving.domain.model import ModelEntry, ServedModel
-from slimsched.serving.domain.request import ANY_TERMS, NEVER_S, Terms
-from slimsched.serving.live.calls import Answered, Bundle, DroppedError, Receipt, Rows, cut, rows_of
-from slimsched.serving.live.cluster import LiveCluster
-from slimsched.serving.live.memory import LEAST_BYTES, InputArena
-from slimsched.serving.live.wire import InputPiece, NextRound, Ping, Pong
+from slimsched.serving.domain.request import ANY_TERMS, NEVER_S, DropReason, Terms
+from slimsched.serving.live.calls import (
+    Answered,
+    AnswerParts,
+    Bundle,
+    DroppedError,
+    Receipt,
+    Rows,
+    arrays_of,
+    cut,
+    in_arena,
+    laid,
+    rows_of,
+)
+from slimsched.serving.live.memory import InputArena
+from slimsched.serving.live.wire import Drain, InputPiece, Introduction, NextRound, Ping, Pong
+
+if TYPE_CHECKING:
+    from slimsched.serving.live.cluster import LiveCluster
 
 # -- Messages between the gateway and its front processes, which read requests and write answers for it.
 
 
-class FrontReady(Struct, frozen=True, kw_only=True, tag=True):
-    """Front to gateway: here I am; `life` and `secret` prove who it is."""
-
-    front: int
-    life: int
-    secret: str
+class FrontReady(Introduction, frozen=True, kw_only=True, tag=True):
+    """Front to gateway: here I am."""
 
 
 class FrontListens(Struct, frozen=True, kw_only=True, tag=True):
@@ -137,134 +149,75 @@ class RegionsKnown(Struct, frozen=True, kw_only=True, tag=True):
     change: int
 
 
-class FrontDrain(Struct, frozen=True, kw_only=True, tag=True):
-    """Gateway to front: take no more requests, answer those under way, then end."""
-
-
-ToFront = Models | Answers | Regions | FrontDrain | Ping
+ToFront = Models | Answers | Regions | Drain | Ping
+"""`Drain` means: take no more requests, answer those under way, then end."""
 FromFront = FrontReady | FrontListens | Calls | Counted | RegionsKnown | Pong
 
 
 # -- Calls that a front passes on to the gateway together, and the answers as they come back.
 
-Outputs = list[NDArray[Any]]
 
+class PendingCall:
+    """A call that somebody waits for, and what has come back of it so far."""
 
-class Waiter(Protocol):
-    """Whoever waits for the answer to a call."""
+    __slots__ = ("arrived_s", "bundle", "call", "future", "parts")
 
-    def done(self) -> bool:
-        """Whether it waits no more."""
-        ...
-
-    def set_result(self, result: Answered, /) -> None:
-        """Give it the answer."""
-
-    def set_exception(self, exception: SlimError, /) -> None:
-        """Tell it why there is none."""
-
-
-class AskedCall:
-    """A call, and what has come back of it so far. Its examples lie from `start` on in its bundle."""
-
-    __slots__ = ("arrived_s", "bundle", "call", "future", "left", "outputs", "receipts", "start")
-
-    def __init__(self, call: Call, arrived_s: float, future: Waiter) -> None:
+    def __init__(self, call: Call, arrived_s: float, future: "asyncio.Future[Answered]") -> None:
         self.call, self.arrived_s, self.future = call, arrived_s, future
-        self.bundle: CallBundle | None = None
-        self.start, self.left = 0, call.count
-        self.outputs: Outputs | None = None
-        self.receipts: list[tuple[int, Receipt]] = []
-
-    @property
-    def end(self) -> int:
-        """Where its examples end in the bundle."""
-        return self.start + self.call.count
-
-    def take(self, start: int, outputs: Outputs, receipts: Sequence[Receipt], since_s: float) -> None:
-        """Take this call's part of an answer that begins at `start`; after the last part the call is done."""
-        first, last = max(start, self.start), min(start + len(outputs[0]), self.end)
-        self.left -= last - first
-        parts = [one[first - start : last - start] for one in outputs]
-        if last - first == self.call.count:
-            self.outputs = parts
-        else:
-            if self.outputs is None:
-                self.outputs = [np.empty((self.call.count, *one.shape[1:]), one.dtype) for one in parts]
-            for kept, part in zip(self.outputs, parts, strict=True):
-                kept[first - self.start : last - self.start] = part
-        at = start
-        for receipt in receipts:
-            begin, end = max(at, first), min(at + receipt.examples, last)
-            if begin < end:
-                self.receipts.append((begin, self._own(receipt, end - begin, since_s)))
-            at += receipt.examples
-        if not self.left and not self.future.done():
-            ordered = self.receipts if len(self.receipts) == 1 else sorted(self.receipts, key=_place)
-            answer = Answered(outputs=tuple(self.outputs), receipts=[one for _, one in ordered])
-            self.future.set_result(answer)
-
-    def _own(self, receipt: Receipt, examples: int, since_s: float) -> Receipt:
-        """Return the receipt of this call's examples alone: their number, and the time since it arrived."""
-        return replace(
-            receipt,
-            examples=examples,
-            request=receipt.request + self.start,
-            latency_s=receipt.latency_s - since_s,
-        )
-
-
-def _place(one: tuple[int, Receipt]) -> int:
-    return one[0]
+        self.bundle: CallBundle | None = None  # once it was passed on
+        self.parts: AnswerParts
 
 
 class CallBundle:
     """Calls to one model on the same terms, in the order in which they came."""
 
-    def __init__(self, number: int, first: AskedCall) -> None:
-        call = first.call
-        self.number, self.calls, self.examples = number, [first], call.count
-        self.model, self.terms, self._arrived_s = call.face.model.number, call.terms, first.arrived_s
-        self._rooms: list[memoryview] = []
-        self._open = 1
-        first.bundle = self
+    def __init__(self, number: int, first: PendingCall) -> None:
+        self.number, self.calls, self.examples = number, list[PendingCall](), 0
+        self._api, self._terms, self._arrived_s = first.call.api, first.call.terms, first.arrived_s
+        self._room: memoryview | None = None  # what the inputs take of the arena
+        self._open = 0
+        self._enter(first)
 
-    def add(self, asked: AskedCall) -> bool:
+    def add(self, pending: PendingCall) -> bool:
         """Take a call in, if it fits."""
-        if not fits(self._arrived_s, self.examples, asked.arrived_s, asked.call.count):
+        if not fits(self._arrived_s, self.examples, pending.arrived_s, pending.call.count):
             return False
-        asked.bundle, asked.start = self, self.examples
-        self.calls.append(asked)
-        self.examples += asked.call.count
-        self._open += 1
+        self._enter(pending)
         return True
+
+    def _enter(self, pending: PendingCall) -> None:
+        since_s = pending.arrived_s - self._arrived_s
+        pending.bundle, pending.parts = self, AnswerParts(pending.call.count, self.examples, since_s)
+        self.calls.append(pending)
+        self.examples += pending.call.count
+        self._open += 1
 
     def message(self, arena: InputArena | None) -> FrontCalls:
         """Write the bundle for the gateway; large inputs are laid in the arena."""
-        pieces = None if arena is None else self._lay(arena)
-        inputs = () if pieces is not None else self._joined()
         counts = [one.call.count for one in self.calls]
-        return FrontCalls(self.number, self.model, counts, self._arrived_s, inputs, pieces or (), self.terms)
+        calls = [rows_of(one.call.inputs, one.call.count) for one in self.calls]
+        pieces = [piece for rows in calls if (piece := in_arena(rows, arena)) is not None]
+        if len(pieces) < len(calls):
+            raws = [rows.raws for rows in calls]
+            joined = raws[0] if len(raws) == 1 else [b"".join(each) for each in zip(*raws, strict=True)]
+            rows, self._room = laid(rows_of(joined, self.examples), arena)
+            pieces = [rows]
+        return message_of(self.number, self._api.model.number, counts, self._arrived_s, pieces, self._terms)
 
     def answered(self, start: int, raws: Sequence[memoryview], receipts: Sequence[Receipt]) -> None:
         """Give each call its part of an answer."""
         count = sum([receipt.examples for receipt in receipts])
-        outputs = [
-            np.frombuffer(raw, NUMPY[spec.datatype]).reshape(count, *spec.shape)
-            for raw, spec in zip(raws, self.calls[0].call.face.spec.outputs, strict=True)
-        ]
-        for asked in self.between(start, start + count):
-            asked.take(start, outputs, receipts, asked.arrived_s - self._arrived_s)
-
-    def between(self, start: int, end: int) -> list[AskedCall]:
-        """Return the calls that have examples between these places."""
-        return [one for one in self.calls if one.start < end and start < one.end]
+        answered = Answered(outputs=arrays_of(raws, self._api.spec.outputs, count), receipts=receipts)
+        for pending in self._between(start, start + count):
+            whole = pending.parts.take(start, answered)
+            if whole is not None and not pending.future.done():
+                pending.future.set_result(whole)
 
     def refused(self, start: int, end: int, error: SlimError) -> None:
         """Tell calls why they have no answer."""
-        for asked in self.between(start, end):
-            if not asked.future.done():
-                asked.future.set_exception(error)
+        for pending in self._between(start, end):
+            if not pending.future.done():
+                pending.future.set_exception(error)
 
     def leave(self, arena: InputArena | None) -> bool:
         """A call has ended; after the last one give the room back, and return True.
@@ -272,42 +225,30 @@ class CallBundle:
         A server may still read it, for a call that nobody waits for.
         """
         self._open -= 1
-        if not self._open and arena is not None:
-            for room in self._rooms:
-                arena.give_back(room)
+        if not self._open and arena is not None and self._room is not None:
+            arena.give_back(self._room)
         return not self._open
 
-    def _joined(self) -> list[memoryview]:
-        """Return the bytes of each input tensor, call by call."""
-        calls = [one.call.inputs for one in self.calls]
-        if len(calls) == 1:
-            return [memoryview(raw) for raw in calls[0]]
-        return [memoryview(b"".join(raws)) for raws in zip(*calls, strict=True)]
-
-    def _lay(self, arena: InputArena) -> list[InputPiece] | None:
-        """Say where the inputs lie in the arena, after putting them there if need be; None if they do not."""
-        pieces: list[InputPiece] = []
-        for one in self.calls:
-            offsets = [arena.offset(memoryview(raw)) for raw in one.call.inputs]
-            if None in offsets:
-                break
-            pieces.append(InputPiece(one.call.count, [offset for offset in offsets if offset is not None]))
-        else:
-            return pieces
-        joined = self._joined()
-        if sum(map(len, joined)) < LEAST_BYTES or (laid := arena.put(joined)) is None:
-            return None
-        self._rooms.append(laid[0])
-        offsets = [arena.offset(view) for view in laid]
-        return [InputPiece(self.examples, [offset for offset in offsets if offset is not None])]
+    def _between(self, start: int, end: int) -> list[PendingCall]:
+        """Return the calls that have examples between these places."""
+        return [one for one in self.calls if one.parts.start < end and start < one.parts.end]
 
 
-def bundled(asked: Sequence[AskedCall], first_number: int) -> list[CallBundle]:
+def message_of(
+    number: int, model: int, counts: Sequence[int], arrived_s: float, pieces: Sequence[Rows], terms: Terms
+) -> FrontCalls:
+    """Write a bundle for the gateway, with its inputs or where they lie in the arena."""
+    inputs = [] if pieces[0].offsets else pieces[0].raws
+    laid_out = [InputPiece(one.count, one.offsets) for one in pieces if one.offsets]
+    return FrontCalls(number, model, counts, arrived_s, inputs, laid_out, terms)
+
+
+def bundled(pending: Sequence[PendingCall], first_number: int) -> list[CallBundle]:
     """Put calls that go together into bundles."""
     bundles: list[CallBundle] = []
     last: dict[tuple[int, Terms], CallBundle] = {}
-    for one in asked:
-        key = one.call.face.model.number, one.call.terms
+    for one in pending:
+        key = one.call.api.model.number, one.call.terms
         found = last.get(key)
         if found is None or not found.add(one):
             last[key] = found = CallBundle(first_number + len(bundles), one)
@@ -321,19 +262,15 @@ def bundled(asked: Sequence[AskedCall], first_number: int) -> list[CallBundle]:
 # What comes and goes in one round of the event loop travels in one message.
 
 
-class Sender(Protocol):
-    """The way to whoever passes calls on."""
-
-    def send(self, message: Struct) -> None:
-        """Send without waiting."""
-
-
-class FrontDesk:
+class FrontSession:
     """Serves one front process, from its first call until its connection closes."""
 
-    def __init__(self, service: InferenceService, cluster: LiveCluster, connection: Sender) -> None:
-        self._service, self._cluster, self._connection = service, cluster, connection
-        self._open: dict[int, _Taken] = {}  # by the front's number
+    def __init__(
+        self, service: InferenceService, cluster: "LiveCluster", send: Callable[[ToFront], None]
+    ) -> None:
+        """`send` sends a message to the front without waiting."""
+        self._service, self._cluster, self._to_front = service, cluster, send
+        self._open: dict[int, Bundle] = {}  # by the front's number
         self._has_taken = False
         self._answers: list[FrontAnswer] = []
         self._refusals: list[FrontRefusal] = []
@@ -348,11 +285,11 @@ class FrontDesk:
             accuracies=[model.quality.by_plan.tolist() for model in models],
             limits=shared(limits, fronts),
         )
-        self._connection.send(message)
+        self._to_front(message)
 
     def share(self, message: Regions) -> "asyncio.Future[None]":
         """Tell the front which regions of shared memory there are; it is done when the front knows."""
-        self._connection.send(message)
+        self._to_front(message)
         known = self._unknown[message.change] = asyncio.get_running_loop().create_future()
         return known
 
@@ -372,13 +309,13 @@ class FrontDesk:
             self._has_taken = True
             self._round.expect()
         for number, start, end in message.left:
-            if (taken := self._open.get(number)) is not None:
-                taken.leave(start, end)
+            if (bundle := self._open.get(number)) is not None and start < (end := min(bundle.count, end)):
+                self._cluster.cancel_part(bundle, start, end)
 
     def close(self) -> None:
         """The front is gone: nobody waits for its calls."""
-        for taken in list(self._open.values()):
-            self._cluster.cancel(taken.bundle)
+        for bundle in list(self._open.values()):
+            self._cluster.cancel(bundle)
         self._open.clear()
         for change in list(self._unknown):
             self.regions_known(change)
@@ -388,17 +325,24 @@ class FrontDesk:
         counts, number = calls.counts, calls.number
         count = sum(counts)
         if model is None:
-            self.refuse(number, 0, count, None)
+            self._refuse(number, 0, count, None)
             return
         ends = [0, *accumulate(counts)]
         fitting, refusal = self._fitting(calls, model, ends)
         taken, rows = ends[fitting], _rows(calls, count, model)
         if taken:
-            self._submit(calls, model, rows if taken == count else cut(rows, 0, taken), taken)
+            self._open[number] = self._cluster.submit_bundle(
+                rows if taken == count else cut(rows, 0, taken),
+                calls.terms,
+                self,
+                model=calls.model,
+                arrived_s=self._cluster.since_zero_s(calls.arrived_s),
+                number=number,
+            )
         if refusal is not None:
             if isinstance(refusal, TooMany | TooLate):  # demand; other refusals say nothing about it
                 self._cluster.count_refused(calls.model, count - taken)
-            self.refuse(number, taken, count, refusal)
+            self._refuse(number, taken, count, refusal)
 
     def _fitting(
         self, calls: FrontCalls, model: ServedModel, ends: Sequence[int]
@@ -412,41 +356,38 @@ class FrontDesk:
         tried = len(ends) - 1
         while more - fitting > 1:
             try:
-                self._service.admit(model, calls.terms, ends[tried], arrived_s, is_last_try=False)
+                self._service.admit(model, calls.terms, ends[tried], arrived_s)
                 fitting = tried
             except RefusalError as error:
-                more, refusal = tried, error
+                more, refusal = tried, error.with_traceback(None)  # else it and its frames hold each other
             tried = (fitting + more) // 2
         return fitting, refusal
 
-    def _submit(self, calls: FrontCalls, model: ServedModel, rows: Sequence[Rows], count: int) -> None:
-        """Submit the first calls, with this many examples."""
-        taken = _Taken(self, self._cluster, calls.number)
-        taken.bundle = self._cluster.submit_bundle(
-            rows,
-            calls.terms,
-            taken,
-            model=model.number,
-            arrived_s=self._cluster.since_zero_s(calls.arrived_s),
-        )
-        self._open[calls.number] = taken
+    def answered(self, bundle: Bundle, start: int, answered: Answered) -> None:
+        """Give the answer to the examples from `start` on, unless it is too late."""
+        if bundle.deadline_s < NEVER_S and self._cluster.now_s > bundle.deadline_s:
+            late = refusal_of(DroppedError(DropReason.DEADLINE_PASSED))
+            self._refuse(bundle.number, start, start + len(answered.outputs[0]), late)
+        else:
+            outputs = [one.data for one in answered.outputs]
+            self._answers.append(FrontAnswer(bundle.number, start, outputs, answered.receipts))
+            self._round.expect()
+        self._forget(bundle)
 
-    def answer(self, number: int, start: int, answered: Answered) -> None:
-        """Give the answer to some examples."""
-        outputs = [one.data for one in answered.outputs]
-        self._answers.append(FrontAnswer(number, start, outputs, answered.receipts))
-        self._round.expect()
+    def dropped(self, bundle: Bundle, start: int, end: int, why: DroppedError) -> None:
+        """Say why these examples have no answer."""
+        self._refuse(bundle.number, start, end, refusal_of(why))
+        self._forget(bundle)
 
-    def refuse(self, number: int, start: int, end: int, refusal: RefusalError | None) -> None:
-        """Say why some examples have no answer."""
+    def _forget(self, bundle: Bundle) -> None:
+        if bundle.is_done:
+            self._open.pop(bundle.number, None)
+
+    def _refuse(self, number: int, start: int, end: int, refusal: RefusalError | None) -> None:
         kind = "" if refusal is None else type(refusal).__name__
         retry_after_s = None if refusal is None else refusal.retry_after_s
         self._refusals.append(FrontRefusal(number, start, end, kind, str(refusal or ""), retry_after_s))
         self._round.expect()
-
-    def end(self, taken: "_Taken") -> None:
-        """Nobody waits for these calls any more."""
-        self._open.pop(taken.number, None)
 
     def _send(self) -> None:
         wait_s = hold_s(self._cluster.least_backlog_s) if self._has_taken else 0.0
@@ -454,40 +395,7 @@ class FrontDesk:
             answers=self._answers, refusals=self._refusals, taken=self._has_taken, hold_s=wait_s
         )
         self._answers, self._refusals, self._has_taken = [], [], False
-        self._connection.send(message)
-
-
-class _Taken:
-    """Calls of a front that were taken together: all of a message, or the first."""
-
-    __slots__ = ("_cluster", "_desk", "bundle", "number")
-    bundle: Bundle
-
-    def __init__(self, desk: FrontDesk, cluster: LiveCluster, number: int) -> None:
-        self._desk, self._cluster, self.number = desk, cluster, number
-
-    def answered(self, start: int, answered: Answered) -> None:
-        """Give the answer to the examples from `start` on, unless it is too late."""
-        bundle = self.bundle
-        if bundle.deadline_s < NEVER_S and self._cluster.now_s > bundle.deadline_s:
-            end = start + sum([receipt.examples for receipt in answered.receipts])
-            self._desk.refuse(self.number, start, end, too_late())
-        else:
-            self._desk.answer(self.number, start, answered)
-        if bundle.is_done:
-            self._desk.end(self)
-
-    def dropped(self, start: int, count: int, why: DroppedError) -> None:
-        """Say why these examples have no answer."""
-        self._desk.refuse(self.number, start, start + count, refusal_of(why))
-        if self.bundle.is_done:
-            self._desk.end(self)
-
-    def leave(self, start: int, end: int) -> None:
-        """Let go of those of these examples that are here: their client has left."""
-        end = min(self.bundle.count, end)
-        if start < end:
-            self._cluster.cancel_part(self.bundle, start, end)
+        self._to_front(message)
 
 
 def _rows(calls: FrontCalls, count: int, model: ServedModel) -> Sequence[Rows]:
@@ -498,14 +406,13 @@ def _rows(calls: FrontCalls, count: int, model: ServedModel) -> Sequence[Rows]:
     return [Rows(piece.rows, sizes, offsets=piece.offsets) for piece in calls.pieces]
 
 
-class PassedOn(Protocol):
+class CallBatch(Protocol):
     """A bundle that is with the gateway."""
 
     number: int
 
     def message(self, arena: InputArena | None) -> FrontCalls:
         """Write the bundle for the gateway."""
-        ...
 
     def answered(self, start: int, raws: Sequence[memoryview], receipts: Sequence[Receipt]) -> None:
         """Give calls the answer to the examples from `start` on."""
@@ -514,18 +421,17 @@ class PassedOn(Protocol):
         """Tell calls why these examples have no answer."""
 
 
-class GatheringLine(Protocol):
+class RequestSource(Protocol):
     """Reads requests whose heads are known, and keeps them until they can be passed on."""
 
-    def bundles(self, first_number: int) -> "Sequence[PassedOn]":
+    def bundles(self, first_number: int) -> "Sequence[CallBatch]":
         """Take all that have come."""
-        ...
 
     def hold(self, seconds: float) -> None:
         """Let requests gather for this long before they are announced."""
 
 
-class BundleLink:
+class CallBatcher:
     """One end of the way to the gateway, which may be in this process or in another.
 
     Calls that come while the gateway has not taken those before go together with the next.
@@ -533,20 +439,31 @@ class BundleLink:
 
     def __init__(self, send: Callable[[Calls], None], arena: InputArena | None) -> None:
         self.arena, self._send = arena, send
-        self.lines: list[GatheringLine] = []
+        self.lines: list[RequestSource] = []
         self.is_taken = True
         """Whether the gateway has taken all calls that were passed on."""
         self._next = 0
-        self._bundles: dict[int, PassedOn] = {}
-        self._asked: list[AskedCall] = []  # not passed on yet
+        self._bundles: dict[int, CallBatch] = {}
+        self._pending: list[PendingCall] = []  # not passed on yet
         self._left: list[Left] = []
         self._refused: Counter[int] = Counter()  # examples refused without asking, by model
         self._round = NextRound(self._pass_on)
 
-    def ask(self, asked: AskedCall) -> None:
-        """Pass a call on."""
-        self._asked.append(asked)
+    async def run(self, call: Call, arrived_s: float) -> Answered:
+        """Pass a call on and wait for its answer; raise what the gateway says if there is none."""
+        pending = PendingCall(call, arrived_s, asyncio.get_running_loop().create_future())
+        self._pending.append(pending)
         self.expect()
+        try:
+            return await pending.future
+        finally:
+            if (bundle := pending.bundle) is not None:
+                if pending.future.cancelled():
+                    self.leave(bundle.number, pending.parts.start, pending.parts.end)
+                if bundle.leave(self.arena):
+                    self.done(bundle.number)
+            pending.bundle = None  # else call, bundle and error hold each other, with all inputs
+            del pending, bundle
 
     def expect(self) -> None:
         """Pass on what is here, as soon as the gateway has taken what was passed on before."""
@@ -578,7 +495,10 @@ class BundleLink:
                 bundle.answered(answer.start, answer.outputs, answer.receipts)
         for one in message.refusals:
             if (bundle := self._bundles.get(one.number)) is not None:
-                bundle.refused(one.start, one.end, _error_of(one))
+                why: SlimError = ModelsChangedError("the model was replaced")
+                if one.kind:
+                    why = REFUSALS[one.kind](one.why, one.retry_after_s)
+                bundle.refused(one.start, one.end, why)
         if message.taken:
             self.is_taken = True
             for line in self.lines:
@@ -587,12 +507,12 @@ class BundleLink:
 
     def _pass_on(self) -> None:
         """Pass on what has come since the gateway took the calls before it."""
-        bundles: list[PassedOn] = []
+        bundles: list[CallBatch] = []
         if self.is_taken:
             for line in self.lines:
                 bundles += line.bundles(self._next + len(bundles))
-            asked, self._asked = [one for one in self._asked if not one.future.done()], []
-            bundles += bundled(asked, self._next + len(bundles))
+            pending, self._pending = [one for one in self._pending if not one.future.done()], []
+            bundles += bundled(pending, self._next + len(bundles))
             self._next += len(bundles)
             self.is_taken = not bundles
             self._bundles |= {one.number: one for one in bundles}
@@ -604,34 +524,13 @@ class BundleLink:
             self._send(Calls(calls=calls, left=left, refused=refused))
 
 
-def _error_of(refused: FrontRefusal) -> SlimError:
-    """Return the refusal as the gateway raised it."""
-    if not refused.kind:
-        return ModelsChangedError("the model was replaced")
-    kind: type[RefusalError] = getattr(refusals, refused.kind, Unavailable)
-    error = kind.__new__(kind)
-    RefusalError.__init__(error, refused.why)
-    error.retry_after_s = refused.retry_after_s
-    return error
+def local_link(service: InferenceService, cluster: "LiveCluster") -> CallBatcher:
+    """Return a link to the gateway of this process: messages are passed as they are."""
 
-
-# -- The link between the express line and the gateway where both are in one process.
-
-
-class _Connection:
-    """Passes messages on as they are."""
-
-    def __init__(self, received: Callable[[Answers], None]) -> None:
-        self._received = received
-
-    def send(self, message: Struct) -> None:
-        """Deliver a message at once."""
+    def received(message: ToFront) -> None:
         assert isinstance(message, Answers)
-        self._received(message)
+        link.received(message)
 
-
-def local_link(service: InferenceService, cluster: LiveCluster) -> BundleLink:
-    """Return a link to the gateway of this process."""
-    link = BundleLink(lambda calls: desk.received(calls), cluster.arena)
-    desk = FrontDesk(service, cluster, _Connection(link.received))
+    link = CallBatcher(lambda calls: session.received(calls), cluster.arena)
+    session = FrontSession(service, cluster, received)
     return link
