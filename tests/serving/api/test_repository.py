@@ -102,7 +102,7 @@ def test_tritons_clients_list_load_and_unload(
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.parametrize("fronts", ["0", "2"])
+@pytest.mark.parametrize("fronts", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_new_version_takes_over_under_load_and_the_run_can_be_replayed(
     own_server: Callable[..., Served], tmp_path: Path, fronts: str
 ) -> None:

@@ -238,7 +238,7 @@ def with_goals(at: Scenario, **goals: Goal) -> Summary:
     return simulate(at, goal_router).summary
 
 
-@pytest.mark.parametrize("floor", [0.86, 0.885])
+@pytest.mark.parametrize("floor", [0.86, pytest.param(0.885, marks=pytest.mark.slow)])
 def test_a_floor_is_kept_beside_another_model_that_pays_for_it(floor: float) -> None:
     at = scenario(FAMILY, TWIN, load=1.5, seconds=6.0, warmup_s=3.0)
     free, floored = with_goals(at), with_goals(at, family=Goal(min_accuracy=floor))
@@ -254,9 +254,11 @@ def floor_of_slimresnet(**scheduler: object) -> float:
     return with_goals(at, slimresnet=Goal(min_accuracy=0.755)).models["slimresnet"].accuracy_prior
 
 
+@pytest.mark.slow
 def test_a_floor_is_kept_where_the_choices_it_takes_stay_loaded() -> None:
     assert floor_of_slimresnet(resident=("widest",)) >= 0.752
 
 
+@pytest.mark.slow
 def test_a_floor_is_kept_where_the_choices_it_takes_must_be_loaded_again() -> None:
     assert floor_of_slimresnet() >= 0.752

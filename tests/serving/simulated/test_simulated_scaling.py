@@ -105,6 +105,7 @@ def test_a_load_without_hang_ups_draws_the_same_requests_as_before() -> None:
         replace(load, cancel_share=2.0).check()
 
 
+@pytest.mark.slow
 def test_an_autoscaler_starts_servers_when_it_is_crowded_and_lets_them_leave_when_it_is_not(
     tmp_path: Path,
 ) -> None:
