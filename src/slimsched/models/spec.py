@@ -315,8 +315,6 @@ class PlanTree:
         """The choices that may follow each path; none after a plan."""
         self.kind = _kinds(self.plans, self.paths)
         """Paths of one kind have the same number and can go on in the same ways."""
-        self.is_free = len(set(self.kind.values())) == 1 + max(map(len, self.plans))
-        """Whether every choice fits every path: all paths of one length are of one kind."""
         self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
         """The row of each plan, in the order of plans."""
         self.depth = max(map(len, self.plans))

@@ -343,10 +343,6 @@ class Instances:
         ]
         return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
 
-    def is_unloading(self) -> bool:
-        """Whether any instance is unloading."""
-        return any(slot.state is InstanceState.UNLOADING for slot in self._slots.values())
-
     def validated(self) -> list[int]:
         """List the ids of busy instances, after a check of the lists and of the memory."""
         listed = [s for lists in self._by_segment.values() for slots in lists for s in slots]
@@ -393,12 +389,9 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scale_trigger: Whole = 16  # Q_th
     scale_cap: Count = 2  # N_new
     resident: tuple[Name, ...] = ()  # choices that stay loaded in every segment, or 'widest'
-    wider_instance: Literal["slice", "full"] = "slice"  # what an instance wider than the request runs
     order: Literal["fifo", "deadline"] = "fifo"  # deadline: per-key queues, most urgent first
-    merge_upward: bool = False  # fill a batch with narrower requests of an otherwise equal key
     early_drop: bool = False  # drop blocks that can no longer meet their deadline
     priorities: bool = False  # higher priority first
-    reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head
 
 
 Cause = Literal["memory", "utilization"]
@@ -619,15 +612,6 @@ class GreedyScheduler:
         also: list[int] = []
         if key.ahead:
             key, also = self._go_on(key, now_s)
-        elif self.options.merge_upward and size < limit and self._is_free(key):
-            size += self._merge(key, blocks, limit - size)
-        if (
-            not also
-            and self.options.wider_instance == "full"
-            and instance.choice != key.choice
-            and self._is_free(key)
-        ):
-            key = key.at(instance.choice)
         self._next_batch += 1
         number, ran = self._next_batch, tuple(blocks)
         batch = Batch(id=number, key=key, instance=instance.id, blocks=ran, size=size, also=tuple(also))
@@ -635,10 +619,6 @@ class GreedyScheduler:
         self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
-
-    def _is_free(self, key: Key) -> bool:
-        """Whether requests of a key may run at another choice: not where plans leave combinations out."""
-        return self.models[key.model].tree.is_free
 
     def _limit(self, key: Key) -> int:
         """Return B_max, or the largest batch that runs within `batch_limit_s`, rounded to a multiple of 8.
@@ -667,17 +647,6 @@ class GreedyScheduler:
                 break
             also.append(self.instances.step(instance.id, "run", now_s).id)
         return onward(first, key.ahead[: len(also)]), also
-
-    def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
-        """Fill the room that is left with narrower requests whose key is otherwise the same."""
-        merged = 0
-        for choice in reversed(range(key.choice)):
-            narrower = key.at(choice)
-            if merged < room and self.queue.size(narrower):
-                riders = self.queue.pop(narrower, room - merged)
-                blocks += riders
-                merged += sum(block.examples for block in riders)
-        return merged
 
     def _took_s(self, key: Key, size: int) -> float:
         """Time that a batch will probably take: by profile, corrected by what batches took lately."""
@@ -723,9 +692,7 @@ class GreedyScheduler:
             refusal = self.load_gate.refusal(self.instances, memory)
             if refusal is not None:
                 self._waiting[key] = refusal.reason, refusal.values
-                if refusal.cause == "memory":
-                    return commands or self._reclaim(now_s)
-                if not busy:
+                if refusal.cause == "utilization" and not busy:
                     self._refused_s.setdefault(key, now_s)
                 return commands
             commands.append(LoadInstance(instance=self.instances.add(key.place, memory, now_s)))
@@ -778,15 +745,6 @@ class GreedyScheduler:
                 self._resident.add(instance.id)
                 commands.append(LoadInstance(instance=instance))
         return commands
-
-    def _reclaim(self, now_s: float) -> list[Command]:
-        """Unload the longest idle instance to make room for the head."""
-        idle = self._removable()
-        if not self.options.reclaim or not idle or self.instances.is_unloading():
-            return []
-        instance = idle[0][1]
-        self.instances.step(instance.id, "unload", now_s)
-        return [UnloadInstance(instance=instance.id)]
 
     def _unload_idle(self, now_s: float) -> list[Command]:
         """Lines 21-25: unload idle instances, then ask to be woken when the next one may be due."""
