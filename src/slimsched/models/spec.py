@@ -12,7 +12,7 @@ routing can use it.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import Any, Literal
 
@@ -216,6 +216,11 @@ def every_plan(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
 def uniform_plans(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
     """List the plans that take the choice at the same position in every segment."""
     return tuple((choice,) * len(segments) for choice in range(min(map(len, segments))))
+
+
+def common_start(one: Path, other: Path) -> int:
+    """Return how many first choices two paths have in common."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _same_number(one: str, other: str) -> bool:
