@@ -145,11 +145,9 @@ def drawn_models(draw: st.DrawFn) -> ServedModel:
     drawn_models(),
     st.sampled_from(["random", "round-robin", "sed", "slackfit", "lp", "goal"]),
     st.sampled_from(["fifo", "deadline"]),
-    st.booleans(),
-    st.sampled_from(["slice", "full"]),
 )
 def test_whatever_the_model_is_like_every_request_is_answered_once(
-    model: ServedModel, router: str, order: str, merge_upward: bool, wider_instance: str
+    model: ServedModel, router: str, order: str
 ) -> None:
     at = scenario(
         model,
@@ -157,8 +155,6 @@ def test_whatever_the_model_is_like_every_request_is_answered_once(
         load=0.8,
         seconds=0.05,
         order=order,
-        merge_upward=merge_upward,
-        wider_instance=wider_instance,
     )
     assert_all_answered_once(run(at, router))
 

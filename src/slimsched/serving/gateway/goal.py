@@ -30,18 +30,15 @@ from slimsched.serving.domain.request import Key, Request
 # -- Prices: what a unit of time, energy and accuracy is worth under this goal and load.
 #
 # Prices of device time: what the load makes a second of a device worth, and what plans are worth at that.
-#
 # The price comes from the fluid programme for the current load, and is corrected by the backlog.
 #
 # The plan: the unit of device time is one widest plan. At price π a request takes demand(π) units, and the
 # cluster has capacity = Σ_i 1 / full_i units per second, so the price satisfies
 # λ · (demand(π) + fixed) = η · capacity, where `fixed` is a request's share of what batches cost by
-# themselves.
-# Demand is a staircase. Between two steps both prices are used in turn, in the proportion that meets the
-# load.
+# themselves. Demand is a staircase. Between two steps both prices are used in turn, in the proportion that
+# meets the load.
 #
-# The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above
-# its
+# The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above its
 # target and rises while it is below.
 
 # -- The cost to go: what a partly run plan is still worth when device time has a price.
