@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -212,9 +211,10 @@ def test_a_server_that_dies_comes_back_with_the_current_models(
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
 
 
-def test_without_a_repository_nothing_is_loaded(served: Served) -> None:
+def test_without_a_repository_its_index_has_what_is_served_and_nothing_is_loaded(served: Served) -> None:
     for protocol in CLIENTS:
-        client: Any = Triton(served, protocol).client
-        for step in (client.get_model_repository_index, lambda c=client: c.load_model("slimresnet")):
+        triton = Triton(served, protocol)
+        assert triton.states() == {("slimresnet", "1"): "READY"}
+        for step in (triton.client.load_model, triton.client.unload_model):
             with pytest.raises(InferenceServerException, match="--model-repository"):
-                step()
+                step("slimresnet")

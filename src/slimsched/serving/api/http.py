@@ -30,6 +30,7 @@ from slimsched.serving.api.calls import (
     Layout,
     Loan,
     ModelApi,
+    OutputSpan,
     Parameter,
     RequestedOutput,
     check_head,
@@ -88,7 +89,7 @@ class _Input(Struct, frozen=True, kw_only=True):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _OutputParameters(RegionSpan, frozen=True, kw_only=True):
+class _OutputParameters(OutputSpan, frozen=True, kw_only=True):
     binary_data: bool | None = None
 
 
@@ -192,6 +193,7 @@ def _read_head(text: bytes | bytearray | memoryview, api: ModelApi, most: tuple[
             name=one.name,
             binary=all_binary if one.parameters.binary_data is None else one.parameters.binary_data,
             place=one.parameters.place,
+            best=one.parameters.classification,
         )
         for one in message.outputs
     ]
@@ -222,14 +224,13 @@ def write_answer(call: Call, answered: InferenceResult) -> HttpResponse:
     raw: list[bytes] = []
     shared: list[tuple[RegionPart, bytes]] = []
     for one in call.outputs:
-        kind, values = call.api.tensor(one.name, answered.outputs)
-        shape = [len(values)] if isinstance(values, list) else list(values.shape)
+        kind, shape, values = call.api.tensor(one, answered.outputs)
         entry: dict[str, Any] = {"name": one.name, "datatype": kind, "shape": shape}
         if one.place is not None:
             part, packed = call.parts[one.name], pack(values)
             part.check(f"output '{one.name}'", len(packed))
             shared.append((part, packed))
-            entry["parameters"] = filled(one.place, len(packed))
+            entry["parameters"] = filled(one.place, len(packed)) | {"binary_data_size": 0}  # for perf_analyzer
         elif one.binary:
             packed = pack(values)
             entry["parameters"] = {"binary_data_size": len(packed)}

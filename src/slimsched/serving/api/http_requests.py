@@ -434,6 +434,7 @@ def _unknown_method() -> UnreadableError:
 # -- Responses over HTTP: pages as JSON, and refusals with their status.
 
 READ, POST, READ_OR_PUT = ("GET", "HEAD"), ("POST",), ("GET", "HEAD", "PUT")
+READ_OR_POST = ("GET", "HEAD", "POST")
 EVERY = ("GET", "HEAD", "POST", "PUT")
 
 NO_CONTENT = 204
@@ -534,6 +535,8 @@ def _methods_of(path: str) -> tuple[str, ...]:
             return POST
         case ["v2", "repository", *_]:
             return POST
+        case ["v2", "logging"] | ["v2", "trace", "setting"] | ["v2", "models", _, *_, "trace", "setting"]:
+            return READ_OR_POST
         case ["v2", "systemsharedmemory" | "cudasharedmemory", *_, "register" | "unregister"]:
             return POST
         case _:

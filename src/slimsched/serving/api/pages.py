@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from grpc_health.v1 import health_pb2
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from slimsched.serving.api.grpc_codec import parse, pb, value_of
 from slimsched.serving.api.http_requests import (
     POST,
     READ,
+    READ_OR_POST,
     READ_OR_PUT,
     HttpRequest,
     HttpResponse,
@@ -30,6 +32,7 @@ from slimsched.serving.api.limits import (
     Forbidden,
     Limits,
     NotFound,
+    NotOffered,
     Token,
     Unavailable,
     read_body,
@@ -238,17 +241,14 @@ class RepositoryControl:
         self._trouble: dict[tuple[str, str], str] = {}
         self._unloaded: set[str] = set()
 
-    def index(self, *, ready: bool = False) -> list[dict[str, str]]:
-        """List the models of the repository, and those served that are not in it, with their states."""
+    def others(self) -> list[dict[str, str]]:
+        """List the models of the repository that are not served."""
         serving = {(api.name, api.version) for api in self._service.apis.values()}
-        rows = [_row(name, version, "READY") for name, version in sorted(serving)]
-        if not ready:
-            rows += [
-                _row(model.name, model.version, "UNAVAILABLE", self._reason(model))
-                for model in self._repository.models()
-                if (model.name, model.version) not in serving
-            ]
-        return sorted(rows, key=lambda row: (row["name"], row["version"]))
+        return [
+            _row(model.name, model.version, "UNAVAILABLE", self._reason(model))
+            for model in self._repository.models()
+            if (model.name, model.version) not in serving
+        ]
 
     async def load(self, name: str, version: str = "") -> None:
         """Load a model, or a version of it, and let it take over; raise a refusal that says what is wrong."""
@@ -343,6 +343,21 @@ def opened(repository: RepositoryControl | None) -> RepositoryControl:
             "start it with --model-repository FOLDER to allow that"
         )
     return repository
+
+
+def index(
+    service: InferenceService, repository: RepositoryControl | None, *, ready: bool = False
+) -> list[dict[str, str]]:
+    """List the models that are served, and those of the repository, if there is one, with their states."""
+    rows = [_row(api.name, api.version, "READY") for api in service.apis.values()]
+    rows += [] if ready or repository is None else repository.others()
+    return sorted(rows, key=lambda row: (row["name"], row["version"]))
+
+
+def no_setting(what: str) -> NotOffered:
+    """Refuse an extension of Triton that changes the traces or the logs of a running server."""
+    option = "--otel" if what == "trace" else "--log-format"
+    return NotOffered(f"this server has no {what} settings to show or change; start it with {option}")
 
 
 def _row(name: str, version: str, state: str, reason: str = "") -> dict[str, str]:
@@ -585,19 +600,28 @@ Headers = tuple[tuple[str, str], ...]
 RawMethod = Callable[[bytes, Headers], Awaitable[bytes]]
 """A method that takes and gives messages as bytes; it may raise refusals."""
 
-METHODS = tuple(
-    method.name
-    for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-    if not method.name.endswith("Infer")
+SERVICE, HEALTH = "inference.GRPCInferenceService", "/grpc.health.v1.Health"
+CHECK = f"{HEALTH}/Check"
+"""The standard question after health: of the server as a whole, or of one model."""
+
+METHODS = (
+    CHECK,
+    *[
+        f"/{SERVICE}/{method.name}"
+        for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+        if not method.name.endswith("Infer")
+    ],
 )
-"""All methods of the protocol but inference."""
+"""The paths of all methods but inference and streams."""
 
 
 def grpc_pages(service: InferenceService, repository: RepositoryControl | None) -> dict[str, RawMethod]:
-    """Return these methods by name; they answer from what the service knows."""
+    """Return these methods by path; they answer from what the service knows."""
 
-    def method(name: str) -> RawMethod:
-        request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+    def method(path: str) -> RawMethod:
+        name, is_health = path.rpartition("/")[2], path == CHECK
+        kind = ("HealthCheck", health_pb2) if is_health else (name, pb)
+        request, response = [getattr(kind[1], f"{kind[0]}{end}") for end in ("Request", "Response")]
 
         async def answer(raw: bytes, _: Headers) -> bytes:
             fields = await _carry_out(service, repository, name, parse(raw, request))
@@ -605,7 +629,7 @@ def grpc_pages(service: InferenceService, repository: RepositoryControl | None) 
 
         return answer
 
-    return {name: method(name) for name in METHODS}
+    return {path: method(path) for path in METHODS}
 
 
 async def _carry_out(
@@ -613,6 +637,10 @@ async def _carry_out(
 ) -> dict[str, Any]:
     """Carry a method out; return the fields of its response."""
     match name:
+        case "Check":
+            if asked.service not in ("", SERVICE):
+                service.api(asked.service)
+            return {"status": "SERVING" if service.is_ready else "NOT_SERVING"}
         case "ServerLive":
             return {"live": True}
         case "ServerReady":
@@ -627,8 +655,14 @@ async def _carry_out(
             return {"ready": service.is_ready}
         case "ModelMetadata":
             return service.api(asked.name, asked.version).metadata()
+        case "ModelConfig":
+            return {"config": service.api(asked.name, asked.version).config(service.limits.most[0])}
+        case "ModelStatistics":
+            return service.statistics(asked.name, asked.version)
+        case "TraceSetting" | "LogSettings":
+            raise no_setting(name.partition("Setting")[0].lower())
         case "RepositoryIndex":
-            return {"models": opened(repository).index(ready=asked.ready)}
+            return {"models": index(service, repository, ready=asked.ready)}
         case "RepositoryModelLoad":
             control = opened(repository)
             parameters: dict[str, Any] = {key: value_of(one) for key, one in asked.parameters.items()}
@@ -690,6 +724,12 @@ class Pages:
         if parts == ["v2"]:
             require_method(request, *READ)
             return json_page({**self._service.server_metadata(), "models": list(self._service.apis)})
+        if parts[1:] in (["logging"], ["trace", "setting"]):
+            require_method(request, *READ_OR_POST)
+            raise no_setting("trace" if parts[1] == "trace" else "log")
+        if parts[1:] == ["models", "stats"]:
+            require_method(request, *READ)
+            return json_page(self._service.statistics())
         if parts == ["v2", "goal"] and self._goal is not None:
             require_method(request, *READ_OR_PUT)
             return json_page(
@@ -708,23 +748,30 @@ class Pages:
         if rest[:1] == ["versions"] and len(rest) >= 2:
             version, rest = rest[1], rest[2:]
         api = self._service.api(name, version)
+        if rest == ["trace", "setting"]:
+            require_method(request, *READ_OR_POST)
+            raise no_setting("trace")
         require_method(request, *READ)
         if rest == []:
             return json_page(api.metadata())
+        if rest == ["config"]:
+            return json_page(api.config(self._service.limits.most[0]))
+        if rest == ["stats"]:
+            return json_page(self._service.statistics(name, version))
         if rest == ["ready"]:
             if not self._service.is_ready:
                 raise Unavailable(f"model '{name}' is not ready")
             return json_page({"name": name, "ready": True})
-        raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
+        raise NotFound(f"no path {request.path}; a model has /, /config, /ready, /stats and /infer")
 
     async def _ask_repository(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
         if parts != ["index"] and (parts[:1] != ["models"] or len(parts) != 3):
             raise NotFound(f"no path {request.path}; see /v2/repository/index")
         require_method(request, *POST)
-        repository = opened(self._repository)
+        repository = self._repository if parts == ["index"] else opened(self._repository)
         asked = read_body(_repository_request, request.body or b"{}", "a request to the repository")
-        if parts == ["index"]:
-            return json_page(repository.index(ready=asked.ready))
+        if repository is None or parts == ["index"]:
+            return json_page(index(self._service, repository, ready=asked.ready))
         _, name, step = parts
         if step == "load":
             await repository.load(name, version_of(asked.parameters))
