@@ -1,5 +1,8 @@
 """Unchanged third-party clients against the real server."""
 
+import http.client
+import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -289,3 +292,46 @@ def test_reflection_describes_every_service(served: Served) -> None:
     assert {"Check", "Watch"} == methods["grpc.health.v1.Health"]
     assert {"ModelInfer", "ModelConfig", "ModelStatistics"} <= methods["inference.GRPCInferenceService"]
     assert "grpc.reflection.v1alpha.ServerReflection" in methods
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_requests_and_answers_may_be_compressed(served: Served, images: Images, coding: str) -> None:
+    client = triton_http.InferenceServerClient(served.http)
+    packed = {"request_compression_algorithm": coding, "response_compression_algorithm": coding}
+    for binary in (True, False):
+        tensor = triton_http.InferInput("images", [8, 3, 32, 32], "UINT8")
+        tensor.set_data_from_numpy(images, binary_data=binary)
+        outputs = [
+            triton_http.InferRequestedOutput("classes", binary),
+            triton_http.InferRequestedOutput("logits", binary),
+        ]
+        asked = {
+            "model_name": "slimresnet",
+            "inputs": [tensor],
+            "outputs": outputs,
+            "parameters": {"plan": "0.5"},
+        }
+        assert np.allclose(
+            client.infer(**asked, **packed).as_numpy("logits"),
+            client.infer(**asked).as_numpy("logits"),
+            atol=0.2,
+        )
+    for accepted, sent in (
+        (coding, coding),
+        (f"br, {coding};q=0.5", coding),
+        (f"{coding};q=0", None),
+        ("", None),
+    ):
+        connection = http.client.HTTPConnection(served.http, timeout=30)
+        connection.request("GET", "/openapi.json", headers={"accept-encoding": accepted})
+        response = connection.getresponse()
+        raw = response.read()
+        assert response.getheader("content-encoding") == sent
+        assert json.loads(zlib.decompress(raw, zlib.MAX_WBITS | 32) if sent else raw)["openapi"] == "3.1.0"
+        connection.close()
+    channel = triton_grpc.InferenceServerClient(served.grpc)
+    tensor = triton_grpc.InferInput("images", [8, 3, 32, 32], "UINT8")
+    tensor.set_data_from_numpy(images)
+    assert channel.infer("slimresnet", [tensor], compression_algorithm=coding).as_numpy("classes").shape == (
+        8,
+    )

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import ssl
-import zlib
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -41,6 +40,7 @@ from slimsched.serving.api.grpc_codec import (
     write_around,
 )
 from slimsched.serving.api.limits import (
+    CODINGS,
     Account,
     BadRequest,
     Ledger,
@@ -55,6 +55,7 @@ from slimsched.serving.api.limits import (
     Unavailable,
     network_of,
     retry_of,
+    unpacked,
 )
 from slimsched.serving.api.pages import CHECK, HEALTH, SERVICE, Headers, RawMethod
 from slimsched.serving.api.service import CallHandler, run_call
@@ -187,18 +188,11 @@ class GrpcContext:
         if not message[0]:
             return message[PREFIX_BYTES:]
         encoding = dict(self._metadata).get("grpc-encoding", "identity")
-        if message[0] != 1 or encoding not in ("gzip", "deflate"):
+        if message[0] != 1 or encoding not in CODINGS:
             raise NotOffered(
                 f"messages in encoding '{encoding}' are not understood; send gzip, or plain ones"
             )
-        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
-        try:
-            raw = reader.decompress(message[PREFIX_BYTES:], self._longest_bytes + 1)
-        except zlib.error as error:
-            raise BadRequest(f"the message is not {encoding}: {error}") from None
-        if len(raw) > self._longest_bytes:
-            raise TooLarge(f"the message has more than {self._longest_bytes} bytes; send fewer images")
-        return raw
+        return unpacked(message[PREFIX_BYTES:], encoding, self._longest_bytes)
 
 
 def _wake(future: asyncio.Future[None] | None) -> None:

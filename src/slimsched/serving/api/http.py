@@ -49,10 +49,11 @@ from slimsched.serving.api.http_requests import (
     HttpResponse,
     RequestReader,
     UnreadableError,
+    coding_of,
     offer,
+    packed,
     read_length,
     refused,
-    require_identity,
     require_method,
     response_of,
     written,
@@ -65,6 +66,7 @@ from slimsched.serving.api.limits import (
     TooMany,
     Unavailable,
     read_body,
+    unpacked,
 )
 from slimsched.serving.api.service import CLIENT_LEFT, CallHandler, run_call
 from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, Size, filled, write_parts
@@ -230,7 +232,9 @@ def write_answer(call: Call, answered: InferenceResult) -> HttpResponse:
             part, packed = call.parts[one.name], pack(values)
             part.check(f"output '{one.name}'", len(packed))
             shared.append((part, packed))
-            entry["parameters"] = filled(one.place, len(packed)) | {"binary_data_size": 0}  # for perf_analyzer
+            entry["parameters"] = filled(one.place, len(packed)) | {
+                "binary_data_size": 0
+            }  # for perf_analyzer
         elif one.binary:
             packed = pack(values)
             entry["parameters"] = {"binary_data_size": len(packed)}
@@ -443,7 +447,10 @@ class Cors:
         """Let pages of this origin read a response, if they may."""
         headers = dict(response.headers)
         if not self._is_open:
-            headers["vary"] = "Origin"  # other origins get another answer, so caches must not mix them
+            vary = headers.get("vary")
+            headers["vary"] = (
+                f"{vary}, Origin" if vary else "Origin"
+            )  # other origins get another answer, so caches must not mix them
         if origin and self._lets_in(origin):
             headers["access-control-allow-origin"] = ANY if self._is_open else origin
             headers["access-control-expose-headers"] = SHOWN
@@ -467,6 +474,11 @@ def read_cors(origins: Sequence[str]) -> Cors | None:
 
 log = logging.getLogger("slim.http")
 
+LONG_BYTES = 64 * 2**10
+"""A thread compresses longer answers, so that others do not wait."""
+UNPACKED_AT_ONCE = 2
+"""How many bodies are unpacked at the same time, each into as much memory as a body may take."""
+
 Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
@@ -486,6 +498,7 @@ class HttpServer:
         self._handler, self._others, self._token, self._link = handler, others, Token(token), link
         self._cors = cors
         self._connections = Connections(handler.ledger)
+        self._unpacking, self._unpacked = asyncio.Semaphore(UNPACKED_AT_ONCE), handler.ledger.open("unpacked")
         self._server: asyncio.Server | None = None
         self._express: Express | None = None
 
@@ -546,6 +559,13 @@ class HttpServer:
             if response is None:
                 response = offer(request.path) if is_question else await self._answer(request, is_call)
             code = str(response.status)
+            if (accepted := request.headers.get("accept-encoding")) is not None:
+                is_long = len(response.body) > LONG_BYTES
+                response = (
+                    await asyncio.to_thread(packed, response, accepted)
+                    if is_long
+                    else packed(response, accepted)
+                )
             if self._cors is not None:
                 response = self._cors.shown(request.headers.get("origin", ""), response)
             return response
@@ -556,12 +576,13 @@ class HttpServer:
 
     async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:
+            if "content-encoding" in request.headers and (coding := coding_of(request)):
+                return await self._answer_packed(request, coding, is_call)
             if is_call and (model := _model_of(request.path)) is not None:
                 self._token.check(request.headers.get("authorization", ""))
                 self._handler.api(*model)
                 require_method(request, "POST")
                 return await self._infer(request, *model)
-            require_identity(request)
             return await self._others(request)
         except RefusalError as refusal:
             return response_of(refusal)
@@ -569,12 +590,26 @@ class HttpServer:
             log.exception("%s %s failed", request.method, request.path)
             return refused(500, "an unexpected failure; the server's log has the details")
 
+    async def _answer_packed(self, request: HttpRequest, coding: str, is_call: bool) -> HttpResponse:
+        """Answer a request whose body is compressed; few are unpacked at a time, and count from then on."""
+        self._token.check(request.headers.get("authorization", ""))
+        limits, ledger = self._handler.limits, self._handler.ledger
+        async with self._unpacking:
+            body = await asyncio.to_thread(unpacked, request.body, coding, limits.body_bytes)
+        if 2 * (self._unpacked.held_bytes + len(body)) > limits.held_bytes:
+            raise Unavailable("too many bytes of requests are under way; try again")
+        headers = {name: value for name, value in request.headers.items() if name != "content-encoding"}
+        ledger.hold(self._unpacked, len(body))
+        try:
+            return await self._answer(replace(request, body=body, headers=headers, head=b""), is_call)
+        finally:
+            ledger.hold(self._unpacked, -len(body))
+
     async def _infer(self, request: HttpRequest, name: str, version: str) -> HttpResponse:
         given = request.headers.get("inference-header-content-length")
         length = None if given is None else read_length(given)
         if given is not None and length is None:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
-        require_identity(request)
         learns = self._express is not None and not (self._cors is not None and "origin" in request.headers)
 
         def read(handler: CallHandler, loan: Loan) -> Call:

@@ -6,6 +6,7 @@ memory that servers share.
 """
 
 import re
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator
 from email.utils import formatdate
@@ -18,8 +19,10 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.serving.api.limits import (
+    CODINGS,
     Limits,
     MethodNotAllowed,
     RefusalError,
@@ -491,7 +494,7 @@ def response_of(refusal: RefusalError) -> HttpResponse:
     if isinstance(refusal, MethodNotAllowed):
         headers["allow"] = _allow(refusal.allowed)
     if isinstance(refusal, UnsupportedCoding):
-        headers["accept-encoding"] = "identity"
+        headers["accept-encoding"] = ", ".join(CODINGS)
     if isinstance(refusal, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
     body = msgspec.json.encode({"error": str(refusal)})
@@ -511,13 +514,37 @@ def require_method(request: HttpRequest, *methods: str) -> None:
         raise refusal
 
 
-def require_identity(request: HttpRequest) -> None:
-    """Refuse a body that is compressed."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding.lower() != "identity" and len(request.body):
-        raise UnsupportedCoding(
-            f"bodies in Content-Encoding '{coding[:100]}' are not accepted; send the body uncompressed"
-        )
+def coding_of(request: HttpRequest) -> str:
+    """Return how a request's body is compressed, nothing if it is not; refuse other ways than ours."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding == "identity" or not len(request.body):
+        return ""
+    if coding not in CODINGS:
+        known = " or ".join(CODINGS)
+        raise UnsupportedCoding(f"bodies in Content-Encoding '{coding[:100]}' are not accepted; use {known}")
+    return coding
+
+
+LEAST_PACKED_BYTES = 1024
+"""Shorter answers are not worth it."""
+_NEVER = re.compile(r"\s*q=0(\.0*)?\s*")
+
+
+def packed(response: HttpResponse, accepted: str) -> HttpResponse:
+    """Compress text for a client that accepts it; raw tensors hardly shrink, and go as they are."""
+    body, kind = response.body, response.content_type
+    if len(body) < LEAST_PACKED_BYTES or kind == "application/octet-stream":
+        return response
+    parts = [one.partition(";") for one in accepted.lower().split(",")]
+    names = {name.strip() for name, _, weight in parts if not _NEVER.fullmatch(weight)}
+    for coding, bits in CODINGS.items():
+        if coding in names:
+            packer = zlib.compressobj(1, wbits=bits)
+            own = {"content-encoding": coding, "vary": "accept-encoding"}
+            return replace(
+                response, body=packer.compress(body) + packer.flush(), headers={**response.headers, **own}
+            )
+    return response
 
 
 def offer(path: str) -> HttpResponse:
