@@ -101,6 +101,22 @@ def test_tritons_clients_list_load_and_unload(
     assert "Traceback" not in served.log.read_text()
 
 
+def test_a_hangup_loads_what_is_served_again(own_server: Callable[..., Served], tmp_path: Path) -> None:
+    served, repository = start(own_server, tmp_path)
+    triton = Triton(served, "http")
+    stamped_folder(repository / "cats", stamp=4.0)
+    served.process.send_signal(signal.SIGHUP)
+    give_up_s = time.monotonic() + 60
+    while triton.ask("cats")[1] != [[4.0, 4.0, 4.0]] * ROWS:
+        assert time.monotonic() < give_up_s, served.log.read_text()
+    (repository / "cats" / "model.toml").write_text("nonsense")
+    served.process.send_signal(signal.SIGHUP)
+    while "model 'cats' stays as it is" not in served.log.read_text():
+        assert time.monotonic() < give_up_s, served.log.read_text()
+    assert triton.ask("cats")[1] == [[4.0, 4.0, 4.0]] * ROWS
+    assert served.stop() == 0
+
+
 @pytest.mark.parametrize("fronts", ["0", "2"])
 def test_a_new_version_takes_over_under_load_and_the_run_can_be_replayed(
     own_server: Callable[..., Served], tmp_path: Path, fronts: str

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -276,22 +276,13 @@ log = logging.getLogger("slim.grpc")
 
 HEALTH_LOOK_S = 0.5
 """How often a stream that watches the health looks."""
-NOT_SERVING, SERVICE_UNKNOWN = (
-    health_pb2.HealthCheckResponse(status=status).SerializeToString()
-    for status in ("NOT_SERVING", "SERVICE_UNKNOWN")
-)
+NOT_SERVING = health_pb2.HealthCheckResponse(status="NOT_SERVING").SerializeToString()
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse(status="SERVICE_UNKNOWN").SerializeToString()
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 """Version 1 has the same messages."""
-
-
-@cache
-def _described_services() -> Any:
-    """Return what answers questions about services, from a pool with those of this server."""
-    pool = pb.DESCRIPTOR.pool
-    for one in (health_pb2, reflection_pb2):
-        pool.AddSerializedFile(one.DESCRIPTOR.serialized_pb)
-    return reflection.aio.ReflectionServicer((SERVICE, HEALTH[1:], REFLECTION), pool)
-
+for _one in (health_pb2, reflection_pb2):  # beside the services of this server, whose pool is its own
+    pb.DESCRIPTOR.pool.AddSerializedFile(_one.DESCRIPTOR.serialized_pb)
+_described = reflection.aio.ReflectionServicer((SERVICE, HEALTH[1:], REFLECTION), pb.DESCRIPTOR.pool)
 
 Infer = Callable[[list[Any]], Awaitable[bytes]]
 """Answers the request in the list, which it may clear once it has a copy; it may raise refusals."""
@@ -360,7 +351,7 @@ class GrpcStreams:
                 self.reading.check(raw, self.handler.limits)
                 yield parse(raw, reflection_pb2.ServerReflectionRequest)
 
-        async for answer in _described_services().ServerReflectionInfo(questions(), context):
+        async for answer in _described.ServerReflectionInfo(questions(), context):
             async with asyncio.timeout(self.handler.limits.sending_s):
                 await context.write(answer.SerializeToString())
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import re
+import shlex
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -52,6 +54,7 @@ from slimsched.serving.api.http_requests import (
     coding_of,
     offer,
     packed,
+    packs,
     read_length,
     refused,
     require_method,
@@ -79,11 +82,11 @@ if TYPE_CHECKING:
 Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
 
 
-class _InputParameters(RegionSpan, frozen=True, kw_only=True):
+class _InputParameters(RegionSpan, frozen=True, kw_only=True, omit_defaults=True):
     binary_data_size: Size | None = None
 
 
-class _Input(Struct, frozen=True, kw_only=True):
+class _Input(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     shape: Annotated[list[Length], Meta(max_length=32)]
     datatype: str
@@ -100,7 +103,7 @@ class _Output(Struct, frozen=True, kw_only=True):
     parameters: _OutputParameters = _OutputParameters()
 
 
-class _Infer(Struct, frozen=True, kw_only=True):
+class _Infer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: list[_Input]
     id: str = ""
     parameters: dict[str, Parameter] = {}
@@ -474,8 +477,8 @@ def read_cors(origins: Sequence[str]) -> Cors | None:
 
 log = logging.getLogger("slim.http")
 
-LONG_BYTES = 64 * 2**10
-"""A thread compresses longer answers, so that others do not wait."""
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?")
+
 UNPACKED_AT_ONCE = 2
 """How many bodies are unpacked at the same time, each into as much memory as a body may take."""
 
@@ -559,13 +562,8 @@ class HttpServer:
             if response is None:
                 response = offer(request.path) if is_question else await self._answer(request, is_call)
             code = str(response.status)
-            if (accepted := request.headers.get("accept-encoding")) is not None:
-                is_long = len(response.body) > LONG_BYTES
-                response = (
-                    await asyncio.to_thread(packed, response, accepted)
-                    if is_long
-                    else packed(response, accepted)
-                )
+            if (accepted := request.headers.get("accept-encoding")) and packs(response):
+                response = await asyncio.to_thread(packed, response, accepted)
             if self._cors is not None:
                 response = self._cors.shown(request.headers.get("origin", ""), response)
             return response
@@ -584,6 +582,8 @@ class HttpServer:
                 require_method(request, "POST")
                 return await self._infer(request, *model)
             return await self._others(request)
+        except BadRequest as refusal:
+            return response_of(refusal, curl=self._curl(request))
         except RefusalError as refusal:
             return response_of(refusal)
         except Exception:
@@ -619,6 +619,29 @@ class HttpServer:
             return call
 
         return write_answer(*await run_call(self._handler, read))
+
+    def _curl(self, request: HttpRequest) -> str:
+        """Return a line for the shell that asks the same model about an example of zeros."""
+        model = _model_of(request.path)
+        if model is None or (api := self._handler.apis.get(model[0])) is None:
+            return ""
+        inputs = [
+            _Input(
+                name=one.name,
+                shape=[1, *one.shape],
+                datatype=one.datatype,
+                parameters=_InputParameters(binary_data_size=one.row_bytes),
+            )
+            for one in api.spec.inputs
+        ]
+        head, host = _encoder.encode(_Infer(inputs=inputs)).decode(), request.headers.get("host", "")
+        where = host if _PLAIN_HOST.fullmatch(host) else "localhost:8000"
+        token = ' -H "Authorization: Bearer $SLIM_TOKEN"' if "authorization" in request.headers else ""
+        return (
+            f"(printf %s {shlex.quote(head)}; head -c {api.spec.row_bytes} /dev/zero) | curl{token} "
+            f"-H Inference-Header-Content-Length:{len(head.encode())} --data-binary @- "
+            f"{where}{quote(f'/v2/models/{api.name}/infer')}"
+        )
 
     def _refuse(self, failure: UnreadableError) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""

@@ -488,8 +488,8 @@ def refused(status: int, why: str) -> HttpResponse:
     return HttpResponse(status=status, body=msgspec.json.encode({"error": why}))
 
 
-def response_of(refusal: RefusalError) -> HttpResponse:
-    """Return a refusal as a response."""
+def response_of(refusal: RefusalError, curl: str = "") -> HttpResponse:
+    """Return a refusal as a response, with a command that does better, if there is one."""
     headers = dict(retry_of(refusal))
     if isinstance(refusal, MethodNotAllowed):
         headers["allow"] = _allow(refusal.allowed)
@@ -497,7 +497,7 @@ def response_of(refusal: RefusalError) -> HttpResponse:
         headers["accept-encoding"] = ", ".join(CODINGS)
     if isinstance(refusal, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
-    body = msgspec.json.encode({"error": str(refusal)})
+    body = msgspec.json.encode({"error": str(refusal)} | ({"curl": curl} if curl else {}))
     return HttpResponse(status=refusal.status, body=body, headers=headers)
 
 
@@ -530,20 +530,20 @@ LEAST_PACKED_BYTES = 1024
 _NEVER = re.compile(r"\s*q=0(\.0*)?\s*")
 
 
+def packs(response: HttpResponse) -> bool:
+    """Whether a response is worth compressing: text of some length. Raw tensors hardly shrink."""
+    return len(response.body) >= LEAST_PACKED_BYTES and response.content_type != "application/octet-stream"
+
+
 def packed(response: HttpResponse, accepted: str) -> HttpResponse:
-    """Compress text for a client that accepts it; raw tensors hardly shrink, and go as they are."""
-    body, kind = response.body, response.content_type
-    if len(body) < LEAST_PACKED_BYTES or kind == "application/octet-stream":
-        return response
+    """Compress a response in a way that its client accepts, if there is one."""
     parts = [one.partition(";") for one in accepted.lower().split(",")]
     names = {name.strip() for name, _, weight in parts if not _NEVER.fullmatch(weight)}
-    for coding, bits in CODINGS.items():
-        if coding in names:
-            packer = zlib.compressobj(1, wbits=bits)
-            own = {"content-encoding": coding, "vary": "accept-encoding"}
-            return replace(
-                response, body=packer.compress(body) + packer.flush(), headers={**response.headers, **own}
-            )
+    for coding in [one for one in CODINGS if one in names]:
+        packer = zlib.compressobj(1, wbits=CODINGS[coding])
+        body = packer.compress(response.body) + packer.flush()
+        own = {"content-encoding": coding, "vary": "accept-encoding"}
+        return replace(response, body=body, headers={**response.headers, **own})
     return response
 
 

@@ -33,11 +33,12 @@ from slimsched.serving.api.limits import (
     Limits,
     NotFound,
     NotOffered,
+    RefusalError,
     Token,
     Unavailable,
     read_body,
 )
-from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.service import OPEN_METRICS, InferenceService, open_metrics
 from slimsched.serving.api.shared_memory import Registration, SharedMemoryControl, read_registration
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import record_of
@@ -263,6 +264,14 @@ class RepositoryControl:
                 raise BadRequest(f"cannot load model '{name}': {error}") from None
             self._trouble.pop((stored.name, stored.version), None)
 
+    async def load_again(self) -> None:
+        """Load what is served again from its folder, as SIGHUP asks; what cannot be loaded stays as it is."""
+        for name in list(self._service.apis):
+            try:
+                await self.load(name)
+            except RefusalError as error:
+                log.error("model '%s' stays as it is: %s", name, error)
+
     async def unload(self, name: str) -> None:
         """Take no new requests to a model; it goes once those under way are answered."""
         async with self._one_at_a_time:
@@ -428,6 +437,10 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": change_goal},
         "/v2/machine": {"get": _get("What was found here and chosen for it")},
+        "/v2/models/stats": {"get": _get("Statistics of all models")},
+        "/v2/repository/index": {
+            "post": _post("List models", _list(ANY_OBJECT), {"ready": {"type": "boolean"}})
+        },
         **(_repository() if "model_repository" in service.extensions else {}),
         **(_shared_memory() if "system_shared_memory" in service.extensions else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
@@ -436,8 +449,13 @@ def document(service: InferenceService) -> dict[str, Any]:
         model = f"/v2/models/{api.name}"
         for path in (model, f"{model}/versions/{api.version}"):
             paths[path] = {"get": _get("The model's inputs and outputs")}
+            paths[f"{path}/config"] = {"get": _get("The model's configuration, in Triton's words")}
+            paths[f"{path}/stats"] = {"get": _get("How many calls it answered, and what they took")}
             paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
             paths[f"{path}/infer"] = {"post": _infer(service.limits, api)}
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            operation["operationId"] = f"{method}_{path.strip('/').replace('/', '_')}"
     token = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
@@ -466,20 +484,19 @@ def _at(name: str, operation: dict[str, Any]) -> dict[str, Any]:
     return {**operation, "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT}]}
 
 
+def _post(about: str, answer: dict[str, Any], properties: dict[str, Any], *codes: str) -> dict[str, Any]:
+    body = {"type": "object", "properties": properties}
+    return _operation(about, answer, "400", "401", *codes, body=body, required=False)
+
+
 def _repository() -> dict[str, Any]:
     """The model repository, where the operator allows it."""
 
-    def post(about: str, answer: dict[str, Any], properties: dict[str, Any], *codes: str) -> dict[str, Any]:
-        body = {"type": "object", "properties": properties}
-        return _operation(about, answer, "400", "401", "403", *codes, body=body, required=False)
-
     version = {"version": {**TEXT, "description": "the newest one if left out"}}
     loaded, path = {"parameters": {"type": "object", "properties": version}}, "/v2/repository/models/{model}"
-    load = post("Load a model, or a new version of it", ANY_OBJECT, loaded, "404", "503")
-    unload = post("Unload a model", ANY_OBJECT, {"parameters": ANY_OBJECT}, "404")
-    index = post("List the models of the repository", _list(ANY_OBJECT), {"ready": {"type": "boolean"}})
+    load = _post("Load a model, or a new version of it", ANY_OBJECT, loaded, "403", "404", "503")
+    unload = _post("Unload a model", ANY_OBJECT, {"parameters": ANY_OBJECT}, "403", "404")
     return {
-        "/v2/repository/index": {"post": index},
         f"{path}/load": {"post": _at("model", load)},
         f"{path}/unload": {"post": _at("model", unload)},
     }
@@ -619,9 +636,9 @@ def grpc_pages(service: InferenceService, repository: RepositoryControl | None) 
     """Return these methods by path; they answer from what the service knows."""
 
     def method(path: str) -> RawMethod:
-        name, is_health = path.rpartition("/")[2], path == CHECK
-        kind = ("HealthCheck", health_pb2) if is_health else (name, pb)
-        request, response = [getattr(kind[1], f"{kind[0]}{end}") for end in ("Request", "Response")]
+        name = path.rpartition("/")[2]
+        start, module = ("HealthCheck", health_pb2) if path == CHECK else (name, pb)
+        request, response = getattr(module, f"{start}Request"), getattr(module, f"{start}Response")
 
         async def answer(raw: bytes, _: Headers) -> bytes:
             fields = await _carry_out(service, repository, name, parse(raw, request))
@@ -717,16 +734,21 @@ class Pages:
             page = self._pages.get(path)
         if page is not None:
             require_method(request, *READ)
-            return page()
+            response = page()
+            if path == "/metrics" and OPEN_METRICS in request.headers.get("accept", ""):
+                kind = f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
+                body = open_metrics(response.body.decode()).encode()
+                return HttpResponse(status=200, body=body, content_type=kind)
+            return response
         parts = path.split("/")[1:]
         if parts[:1] != ["v2"]:
             raise NotFound(f"no path {request.path}; the protocol starts at /v2")
         if parts == ["v2"]:
             require_method(request, *READ)
             return json_page({**self._service.server_metadata(), "models": list(self._service.apis)})
-        if parts[1:] in (["logging"], ["trace", "setting"]):
+        if parts[1:] == ["logging"] or parts[-2:] == ["trace", "setting"]:
             require_method(request, *READ_OR_POST)
-            raise no_setting("trace" if parts[1] == "trace" else "log")
+            raise no_setting("log" if parts[1] == "logging" else "trace")
         if parts[1:] == ["models", "stats"]:
             require_method(request, *READ)
             return json_page(self._service.statistics())
@@ -748,9 +770,6 @@ class Pages:
         if rest[:1] == ["versions"] and len(rest) >= 2:
             version, rest = rest[1], rest[2:]
         api = self._service.api(name, version)
-        if rest == ["trace", "setting"]:
-            require_method(request, *READ_OR_POST)
-            raise no_setting("trace")
         require_method(request, *READ)
         if rest == []:
             return json_page(api.metadata())

@@ -5,6 +5,7 @@ responses.
 """
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 # -- The Prometheus text format (0.0.4): writes counters, gauges and histograms as lines.
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OPEN_METRICS = "application/openmetrics-text"
 
 Labels = Mapping[str, str]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -112,6 +115,12 @@ def sample(name: str, value: float, labels: Labels) -> str:
     return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
 
 
+def open_metrics(text: str) -> str:
+    """Write a page as OpenMetrics 1.0: counters are named without _total, edges have a point, and it ends."""
+    named = re.sub(r"^(# (?:HELP|TYPE) \S+)_total ", r"\1 ", text, flags=re.MULTILINE)
+    return re.sub(r'(\ble="\d+)"', r'\1.0"', named) + "# EOF\n"
+
+
 def _head(name: str, kind: str, about: str) -> list[str]:
     return [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
 
@@ -170,29 +179,21 @@ class ModelCounts(Struct):
 
         Copying inputs and outputs is part of what servers compute; what is left of a call's time is the way.
         """
-        calls, none = self.calls, _duration(self.calls, 0.0)
+        calls = self.calls
+        steps = ("compute_input", "compute_infer", "compute_output")
+        of = {"success": (calls, self.took_s), "queue": (calls, self.queue_s)}
+        of |= dict(zip(steps, ((calls, seconds) for seconds in (0.0, self.compute_s, 0.0)), strict=True))
+        of |= {"fail": (self.failed, self.failed_s), "cache_hit": (0, 0.0), "cache_miss": (0, 0.0)}
+        batches = sorted(self.batches.items())
         return {
             "last_inference": self.last_ms,
             "inference_count": self.examples,
-            "execution_count": sum(count for count, _ in self.batches.values()),
-            "inference_stats": {
-                "success": _duration(calls, self.took_s),
-                "fail": _duration(self.failed, self.failed_s),
-                "queue": _duration(calls, self.queue_s),
-                "compute_input": none,
-                "compute_infer": _duration(calls, self.compute_s),
-                "compute_output": none,
-                "cache_hit": _duration(0, 0.0),
-                "cache_miss": _duration(0, 0.0),
-            },
+            "execution_count": sum(count for _, (count, _) in batches),
+            "inference_stats": {name: _duration(*one) for name, one in of.items()},
             "batch_stats": [
-                {
-                    "batch_size": size,
-                    "compute_input": _duration(count, 0.0),
-                    "compute_infer": _duration(count, seconds),
-                    "compute_output": _duration(count, 0.0),
-                }
-                for size, (count, seconds) in sorted(self.batches.items())
+                {"batch_size": size}
+                | {name: _duration(count, seconds * (name == steps[1])) for name in steps}
+                for size, (count, seconds) in batches
             ],
         }
 
@@ -443,13 +444,8 @@ class InferenceService(CallHandler):
         """
         super().__init__(cluster.arena, tally or Tally(), shared_memory=shared_memory)
         self.phase = Phase.STARTING
-        self.extensions = [
-            "binary_tensor_data",
-            "classification",
-            "model_configuration",
-            "parameters",
-            "statistics",
-        ]
+        self.extensions = ["binary_tensor_data", "classification", "model_configuration"]
+        self.extensions += ["parameters", "statistics"]
         self.extensions += ["system_shared_memory"] if shared_memory else []
         self.extensions += extensions
         self.regions = SharedMemoryControl(self.memory, lambda: self.limits, announce)
@@ -525,9 +521,9 @@ class InferenceService(CallHandler):
     def statistics(self, name: str = "", version: str = "") -> dict[str, object]:
         """Return the statistics of a model, or of all that are served, since the start."""
         apis = [self.api(name, version)] if name else self.apis.values()
-        counts = [self.tally.model(api.name, api.version).described() for api in apis]
-        named = [{"name": api.name, "version": api.version} for api in apis]
-        return {"model_stats": [own | of for own, of in zip(named, counts, strict=True)]}
+        named = [(api.name, api.version) for api in apis]
+        told = [{"name": one[0], "version": one[1], **self.tally.model(*one).described()} for one in named]
+        return {"model_stats": told}
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""
