@@ -5,6 +5,7 @@ and may change. Names are loaded when they are first used, so that `import slims
 of the optional packages.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,11 @@ _HOMES = {
 """Where each name is defined, and what it is called there if that differs."""
 
 __all__ = sorted(_HOMES)
+
+
+if (register := getattr(sys.modules.get("gymnasium"), "register", None)) is not None:
+    # gymnasium has no plugins: import it before this package, and it knows our environment
+    register("slimsched/Routing-v0", entry_point="slimsched.serving.learning.environment:RoutingEnv")
 
 
 def __getattr__(name: str) -> Any:

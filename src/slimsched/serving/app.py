@@ -181,7 +181,8 @@ class ServerApp:
         )
         self._told = _told(plan, scenario, unused_lines(has_tls=self._tls is not None))
         self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
-        self._http, self._grpc = self._make_protocols(self._control(models, catalogue), cors)
+        self._repository = self._control(models, catalogue)
+        self._http, self._grpc = self._make_protocols(cors)
         self._fronts = Fronts(self._service, self._cluster, self._listening, fronts) if fronts else None
 
     def _control(self, models: ModelRepository | None, catalogue: Catalogue) -> RepositoryControl | None:
@@ -212,6 +213,9 @@ class ServerApp:
         if started:
             scaling = self._scale()
             spare_collector()
+            if self._repository is not None:
+                loop, again = asyncio.get_running_loop(), self._repository.load_again
+                loop.add_signal_handler(signal.SIGHUP, lambda: tasks.append(loop.create_task(again())))
             self._say_ready(address)
             await signals.wait()
             self._say("draining; a second signal ends at once")
@@ -230,11 +234,9 @@ class ServerApp:
         observers += [self._metrics, self._dashboard.view, metrics.ClusterLog(self._scenario.cluster.names)]
         return observers if self._spans is None else [*observers, self._spans]
 
-    def _make_protocols(
-        self, repository: RepositoryControl | None, cors: Cors | None
-    ) -> tuple[HttpServer, GrpcServer]:
+    def _make_protocols(self, cors: Cors | None) -> tuple[HttpServer, GrpcServer]:
         """Make the two servers of this process; with fronts, they answer what fronts do not know."""
-        service, token = self._service, self._listening.token
+        service, token, repository = self._service, self._listening.token, self._repository
         pages = Pages(
             service,
             token=token,

@@ -264,6 +264,9 @@ class Metrics:
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
         self._batch.observe(event.size)
+        batches = self._tally.model(model.name, model.spec.version).batches
+        count, busy_s = batches.get(event.size, (0, 0.0))
+        batches[event.size] = count + 1, busy_s + event.busy_s
         for leg in event.key.legs:
             choice = model.spec.segments[leg.segment][leg.choice]
             self._segments[server, model.name, leg.segment, choice] += event.examples
