@@ -155,6 +155,7 @@ def _measured(
             longest_s=LONGEST_S,
             window_s=0.1,
             active_w=ACTIVE_W,
+            one_core=host.kind == "cpu" and host.threads == 1,
         )
         try:
             profiler = open_profiler(hosted, part, host, plan)
