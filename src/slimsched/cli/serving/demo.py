@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, need, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, need, with_options
 from slimsched.cli.serving.scenario import (
     ROUTERS,
     ArrivalsName,
     Data,
-    GoalText,
     LiveScenarioOptions,
     LoadOptions,
     describe,
