@@ -153,7 +153,7 @@ def _measured(
             cell_s=0.02,
             longest_s=LONGEST_S,
             window_s=0.1,
-            active_w=ACTIVE_W,
+            active_w=ACTIVE_W * host.threads,
         )
         try:
             profiler = open_profiler(hosted, part, host, plan)
