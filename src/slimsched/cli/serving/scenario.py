@@ -135,7 +135,7 @@ ModelSources = Annotated[
 Accuracy = Annotated[
     str | None,
     "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
-    "or paper:nearest (the paper's own rule between them).",
+    "or paper:nearest (the nearest of them; ties take the best).",
 ]
 GoalText = Annotated[
     str | None,
