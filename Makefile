@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 CODE   := src tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo test slow ray fuzz check lint types docs dist format bench paper clean
+.PHONY: help setup serve demo test slow ray fuzz check lint types docs dist format bench figures paper clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ format: $(VENV)/.ready  ## format the code in place
 
 bench: $(VENV)/.ready  ## measure the simulator (benchmarks/README.md)
 	$(BIN)/python benchmarks/simulator.py
+
+figures: $(VENV)/.ready  ## make the main figures of the documents again, and show those that moved
+	$(BIN)/python benchmarks/figures.py
 
 paper: WHAT ?= table3 table4 table5
 paper: $(VENV)/.ready  ## reproduce the paper's tables, or others: make paper WHAT="fig1 fig2"

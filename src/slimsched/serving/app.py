@@ -345,6 +345,8 @@ class ServerApp:
         goal = self._goal.goal
         aim = "" if goal is None else f", goal: {format_goals(goal)}"
         self._say(f"ready: {address}, router {split_goal(self._options.router)[0]}{aim}")
+        if note := self._goal.note:
+            self._say(note)
         self._say(f"dashboard: {address.partition('/v2')[0]}/")
         for line in self._told()["lines"]:
             self._say(line)

@@ -30,7 +30,9 @@ def test_a_goal_is_changed_while_requests_are_served(
     served = own_server("--goal", "accuracy>=70, min energy", "--token", "t")
     assert ask(served, "GET")[0] == 401
     assert ask(served, "PUT", {"goal": "max accuracy"})[0] == 401
-    assert ask(served, "GET", token="t") == (
+    status, shown = ask(served, "GET", token="t")
+    assert shown.pop("note") == "min energy minimises modelled energy: energy is modelled from public figures"
+    assert (status, shown) == (
         200,
         {
             "goal": "accuracy>=70, min energy",

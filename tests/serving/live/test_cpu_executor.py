@@ -12,7 +12,7 @@ from slimsched.models.network import Trained
 from slimsched.models.slimresnet.elastic import SlimResNetModel
 from slimsched.serving.domain.cluster import Instance
 from slimsched.serving.domain.request import Batch, Key, onward
-from slimsched.serving.live.batches import ActivationStore, run_batch
+from slimsched.serving.live.batches import FAULTS, ActivationStore, run_batch
 from slimsched.serving.live.executor import CpuExecutor
 
 
@@ -87,7 +87,9 @@ def test_a_bad_input_fails_alone_and_not_its_batch() -> None:
     store = ActivationStore()
     store.put([r.id for b in (one, two) for r in b.requests], (raw,))
     batch = Batch(id=1, key=key(0, 0.5), instance=1, blocks=(one, two), size=5)
+    before = FAULTS["run one by one"]
     run = run_batch(Choosy(), store, batch)  # type: ignore[arg-type]
+    assert FAULTS["run one by one"] == before + 1
     assert [(b.id, len(b.requests)) for b in run.done] == [(1, 2), (2, 2)]
     assert [(b.id, b.requests[0].id, why) for b, why in run.failed] == [(1, 102, "RuntimeError: too bright")]
     (kept,) = store.take([100, 101, 200, 201])

@@ -11,7 +11,7 @@ from torch import Tensor
 from cluster import block, key
 from slimsched.models.elastic import Tensors
 from slimsched.serving.domain.request import Batch, Key
-from slimsched.serving.live.batches import ActivationStore, BatchRun, Lanes, OverlappingLanes
+from slimsched.serving.live.batches import FAULTS, ActivationStore, BatchRun, Lanes, OverlappingLanes
 from slimsched.serving.live.executor import Executor
 
 
@@ -66,10 +66,10 @@ class Device(Executor):
     def unload(self, instance: int) -> None: ...
 
 
-async def run_all(rows: list[Tensor]) -> tuple[list[BatchRun], ActivationStore]:
+async def run_all(rows: list[Tensor], device: Device | None = None) -> tuple[list[BatchRun], ActivationStore]:
     store, found = ActivationStore(), list[BatchRun]()
     lanes = OverlappingLanes(2, lambda error: pytest.fail(str(error)))
-    device, middle = Device(), key(1, 0.5, 0.5)
+    device, middle = device or Device(), key(1, 0.5, 0.5)
     for number, one in enumerate(rows, start=1):
         mine = block(number, len(one))
         store.put([request.id for request in mine.requests], (one,))
@@ -84,6 +84,26 @@ def test_every_batch_comes_back_once_and_its_rows_wait_in_the_store() -> None:
     found, store = asyncio.run(run_all([torch.full((2, 1), float(n)) for n in range(5)]))
     assert sorted(run.done[0].id for run in found) == [1, 2, 3, 4, 5]
     assert store.take([300, 301])[0].flatten().tolist() == [4.0, 4.0]
+
+
+class Clumsy(Device):
+    """A device that cannot launch anything, but runs it."""
+
+    def launch(self, *given: object, **named: object) -> Slow:
+        raise RuntimeError("no graph")
+
+    def run(self, key: Key, inputs: Tensors) -> Tensors:
+        return inputs
+
+
+def test_a_batch_that_is_not_launched_runs_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    FAULTS.clear()
+    found, _ = asyncio.run(run_all([torch.ones(2, 1), torch.ones(2, 1)], Clumsy()))
+    assert [len(run.done) for run in found] == [1, 1]
+    assert FAULTS == {"not launched": 2}
+    assert [record.getMessage() for record in caplog.records] == [
+        "a batch of 2 was not launched; later ones are only counted"
+    ]
 
 
 def test_a_bad_input_fails_alone() -> None:

@@ -35,6 +35,11 @@ def test_power_is_read_from_tick_to_tick() -> None:
     assert mean_power_w(Ticking(), lambda: sleep(0.001), at_least_s=0.1) == pytest.approx(50.0, rel=0.15)
 
 
+def test_a_counter_that_stands_still_gives_no_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slimsched.serving.measure.profile.PATIENCE_S", 0.05)
+    assert mean_power_w(Modelled(0.0), lambda: sleep(0.001), at_least_s=0.1) is None
+
+
 def test_watts_between_measured_points_are_interpolated() -> None:
     watts = {
         (one, size): watt
@@ -85,4 +90,4 @@ def test_where_no_meter_can_read_energy_is_the_power_given_times_latency(
     record = profiler.record("mine", "measured: here", {})
     profile, middle = record.profile(MODEL), key(2, 0.5, 0.75)
     assert profile.energy_j(middle, 1) == pytest.approx(7.0 * profile.latency_s(middle, 1))
-    assert "modelled" in record.energy_source
+    assert record.energy_source.startswith("modelled: 7 W while busy")

@@ -1,5 +1,6 @@
 """The whole: gateway, servers, network and faults, driven by loads of all kinds."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from slimsched.core.config import ConfigError
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.gateway.bounds import capacity_per_s, fluid_optimum
-from slimsched.serving.gateway.messages import SendBlock
+from slimsched.serving.gateway.messages import SendBlock, TelemetryReceived
 from slimsched.serving.routers.registry import ROUTERS
 from slimsched.serving.scenario.files import RunSetting, choose_scenario, load_scenario
 from slimsched.serving.scenario.replay import machines_for, machines_of
@@ -122,9 +123,14 @@ def test_replay_shows_the_first_difference(tmp_path: Path) -> None:
 
 
 def test_segments_of_one_request_may_run_on_different_servers_and_activations_cross_the_network() -> None:
-    scattered = simulate(PAPER.with_load(rate_per_s=50.0, seconds=2.0), "random", drain=True).summary
-    together = simulate(PAPER.with_load(rate_per_s=50.0, seconds=2.0), "lp", drain=True).summary
-    assert scattered.latency_mean_s > together.latency_mean_s
+    quiet, sends = PAPER.with_load(rate_per_s=50.0, seconds=2.0), Sends()
+    far = [replace(link, latency_s=link.latency_s + 0.1) for link in quiet.cluster.links]
+    near = simulate(quiet, "random", observers=[sends], drain=True).summary
+    moves = [send for send in sends.all if send.source not in (-1, send.server)]
+    away = replace(quiet, cluster=dataclasses.replace(quiet.cluster, links=far))
+    late = simulate(away, "random", drain=True).summary
+    assert 0.5 * near.completed < len(moves) < 3 * near.completed, "two of three segments move, at random"
+    assert late.latency_mean_s > near.latency_mean_s + 0.2 * len(moves) / near.completed
 
 
 def test_no_router_beats_the_fluid_bound() -> None:
@@ -137,13 +143,28 @@ def test_no_router_beats_the_fluid_bound() -> None:
         assert row.bound_share <= 1.002
 
 
+class Ages:
+    """An observer that remembers how old telemetry is when the gateway hears of it."""
+
+    def __init__(self) -> None:
+        self.all_s: list[float] = []
+
+    def observe(self, now_s: float, machine: str, event: object, commands: list[object]) -> None:
+        if isinstance(event, TelemetryReceived):
+            self.all_s.append(now_s - event.snapshot.taken_s)
+
+
 def test_older_telemetry_reaches_the_gateway_later() -> None:
-    late = replace(PAPER.telemetry, delay_s=1.0)
-    fresh = simulate(PAPER.with_load(rate_per_s=500.0, seconds=2.0), "sed", drain=True).summary
-    old = simulate(
-        replace(PAPER.with_load(rate_per_s=500.0, seconds=2.0), telemetry=late), "sed", drain=True
-    ).summary
-    assert fresh.completed == old.completed
+    def ages(delay_s: float) -> Ages:
+        seen, load = Ages(), PAPER.with_load(rate_per_s=50.0, seconds=2.0)
+        scenario = replace(load, telemetry=replace(PAPER.telemetry, delay_s=delay_s))
+        simulate(scenario, "sed", observers=[seen])  # type: ignore[list-item]
+        return seen
+
+    fresh, old = ages(0.0).all_s, ages(1.0).all_s
+    assert 0.0 <= max(fresh) < 0.1
+    assert min(old) > 0.999
+    assert len(fresh) > len(old) > 0
 
 
 def test_a_fault_of_an_unknown_server_is_refused() -> None:

@@ -230,6 +230,8 @@ def evaluate(source: str, options: "EvaluateOptions", *, as_json: bool) -> None:
     confidences = None
     if written is not None:
         costs = [float(row.get("macs", sum(plan))) for row, plan in zip(rows, plans, strict=True)]
+        if "macs" not in rows[0]:
+            Console(stderr=True).print("no arithmetic is known: run slim model check for better levels")
         confidences = measured.confidences(spec.plans.index(spec.widest), costs)
         texts = [row["plan"] for row in rows]
         write_quality(written / QUALITY, measured.correct, name=name, texts=texts, confidences=confidences)

@@ -164,7 +164,7 @@ class DeviceOptions(Struct, frozen=True, kw_only=True):
     gpu: Annotated[CountOrZero, "Number of the GPU, as nvidia-smi counts."] = 0
     mps: Annotated[Percentage, "Share of the GPU under MPS, in per cent."] = 100
     idle_w: Annotated[Amount, "Idle power, where no meter can read it."] = IDLE_W
-    active_w: Annotated[Amount, "Power above idle while busy, where no meter can read it."] = ACTIVE_W
+    active_w: Annotated[Amount, "Power above idle of a busy thread, where no meter reads it."] = ACTIVE_W
     batches: Annotated[str, f"Batch sizes to measure; by default {CPU_BATCHES}, on a GPU to 256."] = ""
     repeats: Annotated[Repeats, "Timed runs per cell, after two to warm up."] = 7
     name: Annotated[str, "The device's name in scenarios; by default cpu-core or cuda."] = ""
@@ -250,7 +250,7 @@ def measure(options: DeviceOptions, out: Path | None, source: str) -> None:
         concurrency=(1,) if host.kind == "cpu" else (1, 2, 4),
         repeats=options.repeats,
         cell_s=60.0 if host.kind == "cpu" else 0.02,
-        active_w=options.active_w,
+        active_w=options.active_w * host.threads,
     )
     part = out.with_suffix(".part")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -233,7 +233,7 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
     accuracy: Annotated[
         str | None,
         "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
-        "or paper:nearest (the paper's own rule between them).",
+        "or paper:nearest (the nearest of them; ties take the best).",
     ] = None
 
     def read(self, goal: str | None = None) -> ChosenScenario:

@@ -306,13 +306,11 @@ class Srsf(Srtf):
         return job.gpus * job.remaining_s(now_s)
 
 
-# -- LWF-κ: least workload first, told durations; gangs above κ GPUs never cross racks, to keep uplinks calm.
-
-KAPPA = 1
+# -- Least workload first, told durations. LWF-κ is a rule of placement, this one of order.
 
 
 class Lwf(Policy):
-    """Least GPU-seconds first without preemption; gangs stay within a rack."""
+    """Least GPU-seconds first without preemption; gangs stay within a rack, to keep uplinks calm."""
 
     knows_service = True
 
@@ -322,7 +320,7 @@ class Lwf(Policy):
 
     def timers(self, job: JobState, now_s: float, backlog: float) -> Timers:
         """Any machine of a rack will do at once; another rack never."""
-        return (0.0, FOREVER) if job.gpus > KAPPA else (0.0, 0.0)
+        return (0.0, FOREVER) if job.gpus > 1 else (0.0, 0.0)
 
 
 # -- FIFO and fit-first: jobs in order of arrival, with or without passing a job that does not fit.

@@ -1,6 +1,7 @@
 """Dally: delay scheduling by tiers, self-tuned timers, network-sensitive preemption and migration.
 
-Ours, after the idea of Dally (arXiv 2401.16492), whose formulas are not public. Not told durations.
+Ours, after the abstract of Dally (Sharma et al., arXiv 2401.16492): its formulas were not read. Not told
+durations.
 Order: levels of attained ideal GPU-service; at the same level the smallest gang first, then the one that
 suffers most from the network. Half a day of waiting lifts a job by one level, and less when few GPUs are
 waited for: so that wide, long gangs do not end up last, alone on an empty cluster. Gangs that must cross

@@ -395,7 +395,7 @@ class Metrics:
 
     def _sensors(self) -> list[str]:
         """Name what utilization and memory of each server were asked of, and count the loads they refused."""
-        named, refused = [], []
+        named, refused, faults = [], [], []
         for server, snapshot in self._snapshots.items():
             sources = {"utilization": snapshot.utilization_source, "memory": snapshot.memory_source}
             named.append(({"server": server, **sources}, 1.0))
@@ -403,7 +403,10 @@ class Metrics:
                 ({"server": server, "cause": cause}, float(snapshot.refused.get(cause, 0)))
                 for cause in ("memory", "utilization")
             ]
+            counts = {"not launched": 0, "run one by one": 0} | (snapshot.faults or {})
+            faults += [({"server": server, "fault": one}, float(count)) for one, count in counts.items()]
         return [
             *family("slim_server_sensor_info", "1; the sources of utilization and memory.", named),
             *family("slim_server_refused_loads_total", "Times an instance was not loaded.", refused),
+            *family("slim_server_batch_faults_total", "Batches not launched, or run one by one.", faults),
         ]

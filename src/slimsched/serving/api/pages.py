@@ -41,7 +41,7 @@ from slimsched.serving.api.limits import (
 from slimsched.serving.api.service import OPEN_METRICS, InferenceService, open_metrics
 from slimsched.serving.api.shared_memory import Registration, SharedMemoryControl, read_registration
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
-from slimsched.serving.domain.profile import record_of
+from slimsched.serving.domain.profile import WHILE_BUSY, record_of
 from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
 from slimsched.serving.live.wire import HostModel
 from slimsched.serving.routers.guard import goal_of, yielding_of
@@ -159,7 +159,19 @@ class GoalControl:
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
-        return {**_shown(goal), **own, "yielding": list(yielding_of(self._gateway.router))}
+        about = {"note": self.note} if self.note else {}
+        return {**_shown(goal), **own, **about, "yielding": list(yielding_of(self._gateway.router))}
+
+    @property
+    def note(self) -> str:
+        """What `min energy` minimises here, where a goal says so and no energy was measured."""
+        goals = () if self.goal is None else (self.goal, *self.goal.by_model.values())
+        parts = [part for profile in self._gateway.cluster.profiles for part in profile.parts]
+        sources = {part.energy_source for part in parts}
+        if "energy" not in {one.objective for one in goals} or any("modelled" not in one for one in sources):
+            return ""
+        what = "device time" if all(WHILE_BUSY in one for one in sources) else "modelled energy"
+        return f"min energy minimises {what}: energy is {'; '.join(sorted(sources))}"
 
     def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""

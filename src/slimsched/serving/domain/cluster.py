@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from numpy.typing import NDArray
 
 from slimsched.core.config import (
@@ -107,7 +107,8 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
 
     `queued` counts waiting requests by model and segment. The sources say where power, utilization and memory
     come from. `waiting` says, by key, why the batches that were tried last could not run. `refused` counts
-    since the start how often an instance was not loaded, by cause: memory or utilization.
+    since the start how often an instance was not loaded, by cause: memory or utilization; `faults` the
+    batches that went another way than planned.
     """
 
     taken_s: float
@@ -121,6 +122,7 @@ class ServerSnapshot(Struct, frozen=True, kw_only=True):
     memory_source: str = ""
     waiting: dict[str, str] = {}
     refused: dict[str, int] = {}
+    faults: dict[str, int] | UnsetType = UNSET
 
 
 GATEWAY_NAME = "gateway"

@@ -150,8 +150,14 @@ class NoiseSource:
 Place = tuple[int, int, int]
 """(model, segment, choice): what an instance is loaded for."""
 
-IDLE_W, ACTIVE_W = 5.0, 10.0
-"""What is taken for the power of a device that no meter can read: idle, and above that while busy."""
+IDLE_W, ACTIVE_W = 5.0, 7.0
+"""Power of a core that no meter can read: idle (assumed), and above that while busy.
+
+AMD states 225 W for the 32 cores of an EPYC 7543, 7 W each.
+"""
+
+WHILE_BUSY = " W while busy"
+"""In the source of energy that is one power times device time: least energy is least time there."""
 
 AT_START = "measured at start"
 """How the source of a profile in the user's cache begins; all others hold as they are, whatever changes."""

@@ -4,7 +4,8 @@ A lane takes one batch after the other: it gathers the inputs, runs the executor
 """
 
 import asyncio
-from collections import deque
+import logging
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -211,6 +212,18 @@ class BatchRun(Struct, frozen=True, kw_only=True):
     legs_s: tuple[float, ...] = ()
 
 
+FAULTS: Counter[str] = Counter()
+"""Batches of this process that went another way than planned, by what happened; the first is logged."""
+
+
+def _note(fault: str, batch: Batch) -> None:
+    """Count a fault that is being handled, and log the first of its kind."""
+    FAULTS[fault] += 1
+    if FAULTS[fault] == 1:
+        told = "a batch of %d was %s; later ones are only counted"
+        logging.getLogger("slim.batches").warning(told, batch.size, fault, exc_info=True)
+
+
 class BatchUnderWay:
     """A batch that an executor has started."""
 
@@ -227,9 +240,11 @@ class BatchUnderWay:
         self._pieces = take_inputs(store, batch) if pieces is None else pieces
         self._passed: list[Tensors] = []  # what each segment gave
         self._launched: Launched | None = None
-        with suppress(Exception):  # it is run instead, and fails there, one by one
+        try:
             places, keep = (batch.instance, *batch.also), batch.blocks[0].keep
             self._launched = executor.launch(batch.key.legs, self._pieces, places, keep=keep)
+        except Exception:  # it is run instead, and if it fails there too, one by one
+            _note("not launched", batch)
 
     @property
     def is_launched(self) -> bool:
@@ -260,6 +275,7 @@ class BatchUnderWay:
                 legs_s = self._launched.legs_s
             rows = self._passed[-1]
         except Exception:
+            _note("run one by one", batch)
             rows, reasons = _one_by_one(self._executor, batch, joined(self._pieces))
         done, failed = _sort(batch, reasons)
         outputs = list[bytes]()

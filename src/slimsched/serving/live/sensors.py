@@ -1,5 +1,6 @@
 """Power, utilization and memory of a device, each from the best source available."""
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from msgspec import Struct
 
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.scheduler.scheduler import TelemetrySampled
+
+log = logging.getLogger("slim.sensors")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
@@ -31,7 +34,7 @@ class PowerMeter(Protocol):
 class NvmlCounter:
     """The GPU's own energy counter (Volta and newer), in millijoules, updated about every 100 ms."""
 
-    source = "NVML energy counter"
+    source = "measured: NVML energy counter"
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -46,7 +49,7 @@ class NvmlCounter:
 class NvmlPolled:
     """For GPUs without a counter: integrates the power that it polls at each reading."""
 
-    source = "NVML power, polled and integrated"
+    source = "measured: NVML power, polled and integrated"
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -64,7 +67,7 @@ class NvmlPolled:
 class Rapl:
     """The processor package's energy counter; all processes of the host share it."""
 
-    source = "RAPL package counter (whole host)"
+    source = "measured: RAPL package counter (whole host)"
 
     def __init__(self, domains: list[Path]) -> None:
         self._domains = domains
@@ -84,15 +87,12 @@ class Rapl:
         return [int((domain / "energy_uj").read_text()) for domain in self._domains]
 
 
-SHARED_GPU = "profile measured with the NVML energy counter (GPU shared under MPS)"
-"""Servers share a GPU under MPS: its counter cannot tell them apart, a profile can."""
-
-
 class Modelled:
-    """For devices without sensors: idle power over time, plus the energy of batches by profile."""
+    """Without a sensor of its own: idle power over time, plus the energy of batches by profile."""
 
-    def __init__(self, idle_w: float, source: str = "modelled: idle power + profile") -> None:
-        self.source, self._idle_w, self._zero_s = source, idle_w, monotonic()
+    def __init__(self, idle_w: float, by: str = "") -> None:
+        self.source = f"modelled by profile: {by.removeprefix('modelled: ')}"
+        self._idle_w, self._zero_s = idle_w, monotonic()
 
     def read(self, active_j: float) -> Reading:
         """Return idle power over time plus active energy by profile."""
@@ -106,17 +106,17 @@ def mps_is_running() -> bool:
     return (Path(folder) / "control").exists()
 
 
-def open_meter(kind: str, idle_w: float, index: int = 0) -> PowerMeter:
-    """Open the best meter for 'cuda' or 'cpu': counter, polled, RAPL or modelled, in this order."""
-    if kind == "cuda" and mps_is_running():
-        return Modelled(idle_w, SHARED_GPU)
+def open_meter(kind: str, idle_w: float, index: int = 0, *, by: str = "") -> PowerMeter:
+    """Open the best meter: counter, polled, RAPL or modelled `by` what the profile says, in this order."""
+    if kind == "cuda" and mps_is_running():  # its counter cannot tell apart the servers that share it
+        return Modelled(idle_w, by)
     if kind == "cuda" and (meter := open_nvml(index)) is not None:
         return meter
     if kind == "cpu":
         domains = [d for d in sorted(Path("/sys/class/powercap").glob("intel-rapl:?")) if _readable(d)]
         if domains:
             return Rapl(domains)
-    return Modelled(idle_w)
+    return Modelled(idle_w, by)
 
 
 def open_nvml(index: int) -> PowerMeter | None:
@@ -126,7 +126,8 @@ def open_nvml(index: int) -> PowerMeter | None:
 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    except Exception:
+    except Exception as error:
+        log.warning("NVML does not work (%s), so the energy of GPU %d is modelled", error, index)
         return None
     try:
         return NvmlCounter(pynvml, handle)
@@ -278,7 +279,8 @@ def open_sensor(sensors: Sensors, host: Host) -> DeviceSensor:
             pynvml, handle, pid=os.getpid(), shared=mps_is_running(), allocated=torch.cuda.memory_reserved
         )
         sensor.read()
-    except Exception:  # no NVML here, or one that lacks a call: its own error class is not known without it
+    except Exception as error:  # no NVML, or one that lacks a call: its error class is not known without it
+        log.warning("NVML does not work (%s), so utilization and memory are the server's own count", error)
         return NoSensor()
     return sensor
 

@@ -48,7 +48,7 @@ from slimsched.serving.gateway.messages import (
     TelemetryReceived,
 )
 from slimsched.serving.live import wire
-from slimsched.serving.live.batches import ActivationStore, BatchRun, Lanes, OverlappingLanes
+from slimsched.serving.live.batches import FAULTS, ActivationStore, BatchRun, Lanes, OverlappingLanes
 from slimsched.serving.live.executor import CpuExecutor, Executor, HostedModel, fits
 from slimsched.serving.live.memory import ArenaReader
 from slimsched.serving.live.peers import PeerLinks, UnixPeers
@@ -424,6 +424,7 @@ class LiveServer:
                 for key, why in self.scheduler.explain().items()
             },
             refused=dict(self.scheduler.load_gate.refused),
+            faults=dict(FAULTS) or msgspec.UNSET,
         )
 
     def handle(self, event: scheduler.Event) -> None:
@@ -637,7 +638,7 @@ async def _serve(
         models,
         profile,
         executor,
-        open_meter(spec.host.kind, profile.idle_w, spec.host.gpu),
+        open_meter(spec.host.kind, profile.idle_w, spec.host.gpu, by=profile.energy_source),
         peers,
         gateway.send,
         clock_zero_s=start.clock_zero_s,

@@ -211,7 +211,7 @@ class LiveRow(Struct, frozen=True, kw_only=True):
             summary = replace(summary, accuracy=self.accuracy_on_images)
         if self.energy_j > 0:
             energy_j = self.energy_j_per_request(idle_w)
-            summary = replace(summary, energy_j_per_request=energy_j, energy_source="counter of the device")
+            summary = replace(summary, energy_j_per_request=energy_j, energy_source="measured: its counter")
         return replace(self.trace, summary=summary)
 
 

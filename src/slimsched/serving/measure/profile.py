@@ -7,6 +7,7 @@ Without a limit on time every cell of the table is measured. With one, measuring
 about the rest, and `record` fills in the rest.
 """
 
+import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from slimsched.core.config import UNREADABLE, Amount, DataError, Finite, Positiv
 from slimsched.core.version import __version__
 from slimsched.serving.domain.cluster import Host, Instance
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.profile import IDLE_W, ProfileRecord
+from slimsched.serving.domain.profile import IDLE_W, WHILE_BUSY, ProfileRecord
 from slimsched.serving.domain.request import Batch, Key, Request, block_of
 from slimsched.serving.live.batches import ActivationStore, BatchUnderWay
 from slimsched.serving.live.executor import CpuExecutor, Executor, HostedModel
@@ -72,8 +73,10 @@ def keys_measured(model: ServedModel) -> list[Key]:
 PATIENCE_S = 10.0
 
 
-def mean_power_w(meter: PowerMeter, work: Callable[[], object], *, at_least_s: float) -> float:
+def mean_power_w(meter: PowerMeter, work: Callable[[], object], *, at_least_s: float) -> float | None:
     """Return the mean watts from the counter's first change to its first change after `at_least_s`.
+
+    None if it does not change twice in ten seconds.
 
     NVML's counter changes only ten times per second, so a short window must begin and end with a change.
     Reading it takes milliseconds, so another thread does that.
@@ -99,7 +102,9 @@ def mean_power_w(meter: PowerMeter, work: Callable[[], object], *, at_least_s: f
         work()
     watcher.join()
     if len(changes) < 2:
-        return 0.0
+        told = "%s changed less than twice in %g s; power is modelled there"
+        logging.getLogger("slim.profile").warning(told, meter.source, PATIENCE_S)
+        return None
     (start_s, start_j), (end_s, end_j) = changes[0], changes[-1]
     return (end_j - start_j) / (end_s - start_s)
 
@@ -244,14 +249,15 @@ class Profiler:
             keys, sizes = self._first_plan(), {known[0], known[-1]}
         for key, size in product(keys, sorted(sizes)):
             name = _name((key, size, 1))
-            if name not in self._found.watts and perf_counter() < self._until_s:
-                self._found.watts[name] = self._watts(key, size)
+            is_wanted = name not in self._found.watts and perf_counter() < self._until_s
+            if is_wanted and (watts := self._watts(key, size)) is not None:
+                self._found.watts[name] = watts
 
-    def _watts(self, key: Key, size: int) -> float:
+    def _watts(self, key: Key, size: int) -> float | None:
         self._load_for(key, 1)
         begin = self._job(key, size)
         watts = mean_power_w(self._meter, lambda: begin().finish(), at_least_s=self._plan.window_s)
-        return max(0.0, watts - self._idle_w)
+        return None if watts is None else max(0.0, watts - self._idle_w)
 
     def _first_plan(self) -> list[Key]:
         return list(self._model.legs(self._model.spec.plans[0]))
@@ -293,7 +299,8 @@ class Profiler:
         counts = tuple(sorted({count for _, _, count in measured}))
         keys, places = list(model.keys.values()), model.spec.places()
         loads = [self._load_cost(model, place) for place in places]
-        energy_source = f"{self._meter.source}, watts of {len(self._found.watts)} cells × latency"
+        modelled = f"modelled: {self._plan.active_w:g}{WHILE_BUSY}"
+        by_meter = f"{self._meter.source}, watts of {len(self._found.watts)} cells × latency"
         return ProfileRecord(
             name=name,
             model=model.name,
@@ -309,7 +316,7 @@ class Profiler:
             load_s=[seconds for _, seconds in loads],
             idle_w=self._idle_w * self._share,
             element_bytes=self._executor.element_bytes(model.number),
-            energy_source=energy_source if self._found.watts else Modelled(0.0).source,
+            energy_source=by_meter if self._found.watts else modelled,
             spread=mean(cell.spread for cell in self._found.cells.values()),
         )
 
@@ -435,7 +442,8 @@ def open_profiler(
         executor = CudaExecutor([hosted], buckets=buckets, batch_limit=max(plan.batches))
         meter = open_nvml(host.gpu) or Modelled(idle_w)
     if not isinstance(meter, Modelled):
-        idle_w = mean_power_w(meter, lambda: sleep(0.01), at_least_s=IDLE_S)
+        measured_w = mean_power_w(meter, lambda: sleep(0.01), at_least_s=IDLE_S)
+        meter, idle_w = (Modelled(idle_w), idle_w) if measured_w is None else (meter, measured_w)
     return Profiler(executor, model, meter, plan, keep, idle_w, share=host.mps_percentage / 100)
 
 

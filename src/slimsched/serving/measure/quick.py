@@ -154,7 +154,7 @@ def _measured(
             cell_s=0.02,
             longest_s=LONGEST_S,
             window_s=0.1,
-            active_w=ACTIVE_W,
+            active_w=ACTIVE_W * host.threads,
             one_core=host.kind == "cpu" and host.threads == 1,
         )
         try:

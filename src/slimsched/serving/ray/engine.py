@@ -177,7 +177,7 @@ class RayEngine:
         self._suspected: set[int] = set()  # silent servers that the roster has not been told of
         self._ended: dict[int, str] = {}  # servers that Ray gave up, and why
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = self._misses_roster = False
 
     async def start(self, listener: EngineListener) -> None:
         """Return when all servers are ready, or all that Ray found a node for."""
@@ -312,7 +312,7 @@ class RayEngine:
     async def _report(self) -> None:
         from ray.exceptions import RayError as RaysError
 
-        with suppress(RaysError, TimeoutError):  # without the roster, keep using the known servers
+        try:
             async with asyncio.timeout(PATIENCE_S):
                 up = sorted(self._connections)
                 number, ended = self._membership.number, sorted(self._ended)
@@ -320,6 +320,11 @@ class RayEngine:
                 wanted = await self._roster.report.remote(number, self._listener.load(), up, ended, suspected)
                 self._wanted = set(wanted)
                 self._suspected.difference_update(suspected)
+            self._misses_roster = False
+        except (RaysError, TimeoutError) as error:
+            if not self._misses_roster:
+                log.warning("the roster cannot be reached (%r); the known servers are used meanwhile", error)
+            self._misses_roster = True
 
     def _actor(self, server: int) -> Any:
         import ray

@@ -278,8 +278,8 @@ class ServerActor:
     async def _open(self) -> str:
         import ray
 
-        spec = self._spec
-        meter = open_meter(spec.host.kind, self._profile.idle_w, spec.host.gpu)
+        spec, profile = self._spec, self._profile
+        meter = open_meter(spec.host.kind, profile.idle_w, spec.host.gpu, by=profile.energy_source)
         peers = TcpPeers(self._secret, spec.host.kind)
         self._server = LiveServer(
             spec,

@@ -351,7 +351,7 @@ def with_accuracy(model: ServedModel, name: str) -> ServedModel:
     """Return a model with another quality table: 'measured' is its own, others are in configs/accuracy.
 
     'paper' fills plans that the paper did not measure by an additive model, 'paper:nearest' by the paper's
-    own rule, the nearest neighbour.
+    rule, the nearest neighbour; it does not say who wins a tie, here the best.
     """
     if name == "measured":
         return model
