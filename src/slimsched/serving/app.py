@@ -128,8 +128,7 @@ class ServerApp:
         self._listening = options.listening(read_token(options.token, options.token_file))
         self._tls, cors = read_tls(options.tls_cert, options.tls_key), read_cors(options.cors or ())
         self._folder = None if options.log is None else LogFolder(options.log, int(1e6 * options.log_limit))
-        chosen_fronts = most_fronts(len(usable_cores()[0])) if plan is None else plan.fronts
-        fronts = chosen_fronts if options.fronts is None else options.fronts
+        fronts = _front_count(options, plan)
         self._engine, self._log = _open_engine(chosen, options, engine, self._folder, writers=1 + fronts)
         self._catalogue = Catalogue(scenario, options.router)
         gateway = self._gateway = Gateway(
@@ -356,6 +355,13 @@ class ServerApp:
         self._console.print(text, soft_wrap=True)
         if self._console.quiet:
             logging.getLogger("slim.serve").info(text)
+
+
+def _front_count(options: ServeOptions, plan: Plan | None) -> int:
+    """Return how many processes read requests: as people say, as was chosen here, or by the cores."""
+    if options.fronts is not None:
+        return options.fronts
+    return most_fronts(len(usable_cores()[0])) if plan is None else plan.fronts
 
 
 def _open_engine(
