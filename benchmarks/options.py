@@ -22,11 +22,8 @@ from slimsched.serving.simulated.run import simulate
 OPTIONS: dict[str, dict[str, object]] = {
     "plain (Algorithm 1)": {},
     "order=deadline": {"order": "deadline"},
-    "merge_upward": {"merge_upward": True},
     "early_drop": {"early_drop": True},
     "deadline + early_drop": {"order": "deadline", "early_drop": True},
-    "wider_instance=full": {"wider_instance": "full"},
-    "reclaim": {"reclaim": True},
 }
 
 

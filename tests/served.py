@@ -62,11 +62,16 @@ class Served:
 
     def metric(self, name: str, token: str = "") -> float:
         """Sum what its metrics page says under names that begin like this."""
+        text = self.page("/metrics", authorization=f"Bearer {token}")
+        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\S* (\S+)$", text, re.M))
+
+    def page(self, path: str, **headers: str) -> str:
+        """Return what it answers to a GET."""
         connection = http.client.HTTPConnection(self.http, timeout=30)
-        connection.request("GET", "/metrics", headers={"authorization": f"Bearer {token}"})
+        connection.request("GET", path, headers=headers)
         text = connection.getresponse().read().decode()
         connection.close()
-        return sum(float(value) for value in re.findall(rf"^{re.escape(name)}\S* (\S+)$", text, re.M))
+        return text
 
     def children(self) -> list[int]:
         """Its server processes."""

@@ -17,8 +17,7 @@ from rich.console import Console
 from tables import TABLES, reproduce_table
 
 from slimsched.cli.options import AsJson, Seed, line_of, need, with_options
-from slimsched.cli.serving.scenario import Accuracy, Seconds, Workers
-from slimsched.core.config import Count, UnknownNameError
+from slimsched.core.config import Count, RunSeconds, UnknownNameError, WorkerCount
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario
 
@@ -26,11 +25,11 @@ from slimsched.serving.scenario.scenario import Scenario
 class ReproduceOptions(Struct, frozen=True, kw_only=True):
     """Options of every reproduction."""
 
-    accuracy: Accuracy = None
-    seconds: Seconds = None
+    accuracy: Annotated[str | None, "Accuracy table: measured, paper or paper:nearest."] = None
+    seconds: Annotated[RunSeconds | None, "Length of the run in simulated seconds."] = None
     seed: Seed = 0
     seeds: Annotated[Count, typer.Option("--seeds", help="Runs per router; figures are means.")] = 5
-    workers: Workers = 0
+    workers: Annotated[WorkerCount, "Processes to use; 0 means one per core."] = 0
     data: Annotated[
         Path | None,
         typer.Option(

@@ -21,8 +21,8 @@ from slimsched.serving.api.client.load import Inputs, Reply, RequestPrefix, Targ
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 START_LIMIT_S = 120.0
-OUR_CONFIG, OUR_OPTIONS = "SLIM_PEER_CONFIG", "SLIM_PEER_OPTIONS"
-"""Environment variables with the scenario for our server, and with further options of `slim serve`."""
+OUR_CONFIG, OUR_OPTIONS, OWN_CHOICE = "SLIM_PEER_CONFIG", "SLIM_PEER_OPTIONS", "machine"
+"""Environment variables with the scenario for our server, or `machine`, and with options of `slim serve`."""
 
 
 class Contender(Struct, frozen=True, kw_only=True):
@@ -139,7 +139,8 @@ def _ours(python: Path, setting: Setting) -> list[str]:
     ports = ["--http-port", str(setting.port), "--grpc-port", "0"]
     router = ["--router", setting.router] if setting.router else []
     more = os.environ.get(OUR_OPTIONS, "").split()
-    return [*start, "--config", os.environ[OUR_CONFIG], *ports, *router, *more]
+    config = os.environ[OUR_CONFIG]
+    return [*start, *([] if config == OWN_CHOICE else ["--config", config]), *ports, *router, *more]
 
 
 CONTENDERS = {

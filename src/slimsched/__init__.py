@@ -5,77 +5,53 @@ and may change. Names are loaded when they are first used, so that `import slims
 of the optional packages.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimsched.core.config import SlimError
-    from slimsched.core.version import __version__
-    from slimsched.jobs.domain import Job, Topology
-    from slimsched.jobs.scheduler.policy import Policy as JobPolicy
-    from slimsched.jobs.simulated.comparison import JobSetting
-    from slimsched.jobs.simulated.comparison import compare as compare_jobs
-    from slimsched.jobs.simulated.comparison import prepare as prepare_jobs
-    from slimsched.jobs.simulated.comparison import simulate as simulate_jobs
-    from slimsched.jobs.traces.jobs import generate_jobs
-    from slimsched.models.adapters import Exits, Family, Nested, Switched
-    from slimsched.models.elastic import ElasticModel, PlanRun
-    from slimsched.models.loading import load_model, trained_model
-    from slimsched.models.spec import ModelSpec, TensorSpec
-    from slimsched.serving.api.client.client import Client
-    from slimsched.serving.app import serve
-    from slimsched.serving.domain.cluster import Cluster, Fault
-    from slimsched.serving.gateway.bounds import BoundCurve
-    from slimsched.serving.gateway.goal import Goal, parse_goal
-    from slimsched.serving.gateway.observation import Observation, Route, Router
-    from slimsched.serving.learning.policies import HeadPolicy, PaperPolicy
-    from slimsched.serving.learning.ppo import PpoOptions, PpoTrainer
-    from slimsched.serving.learning.rollout import RewardWeights
-    from slimsched.serving.scenario.files import load_scenario
-    from slimsched.serving.scenario.scenario import Scenario
-    from slimsched.serving.simulated.run import compare, simulate
+    from slimsched.core.config import SlimError as SlimError
+    from slimsched.core.version import __version__ as __version__
+    from slimsched.jobs.domain import Job as Job
+    from slimsched.jobs.domain import Topology as Topology
+    from slimsched.jobs.scheduler import policy
+    from slimsched.jobs.simulated import comparison
+    from slimsched.jobs.simulated.comparison import JobSetting as JobSetting
+    from slimsched.jobs.traces.jobs import generate_jobs as generate_jobs
+    from slimsched.models.adapters import Exits as Exits
+    from slimsched.models.adapters import Family as Family
+    from slimsched.models.adapters import Nested as Nested
+    from slimsched.models.adapters import Switched as Switched
+    from slimsched.models.elastic import ElasticModel as ElasticModel
+    from slimsched.models.elastic import PlanRun as PlanRun
+    from slimsched.models.loading import load_model as load_model
+    from slimsched.models.loading import trained_model as trained_model
+    from slimsched.models.spec import ModelSpec as ModelSpec
+    from slimsched.models.spec import TensorSpec as TensorSpec
+    from slimsched.serving.api.client.client import Client as Client
+    from slimsched.serving.app import serve as serve
+    from slimsched.serving.domain.cluster import Cluster as Cluster
+    from slimsched.serving.domain.cluster import Fault as Fault
+    from slimsched.serving.gateway.bounds import BoundCurve as BoundCurve
+    from slimsched.serving.gateway.goal import Goal as Goal
+    from slimsched.serving.gateway.goal import parse_goal as parse_goal
+    from slimsched.serving.gateway.observation import Observation as Observation
+    from slimsched.serving.gateway.observation import Route as Route
+    from slimsched.serving.gateway.observation import Router as Router
+    from slimsched.serving.learning.policies import HeadPolicy as HeadPolicy
+    from slimsched.serving.learning.policies import PaperPolicy as PaperPolicy
+    from slimsched.serving.learning.ppo import PpoOptions as PpoOptions
+    from slimsched.serving.learning.ppo import PpoTrainer as PpoTrainer
+    from slimsched.serving.learning.rollout import RewardWeights as RewardWeights
+    from slimsched.serving.scenario.files import load_scenario as load_scenario
+    from slimsched.serving.scenario.scenario import Scenario as Scenario
+    from slimsched.serving.simulated.run import compare as compare
+    from slimsched.serving.simulated.run import simulate as simulate
 
-__all__ = [
-    "BoundCurve",
-    "Client",
-    "Cluster",
-    "ElasticModel",
-    "Exits",
-    "Family",
-    "Fault",
-    "Goal",
-    "HeadPolicy",
-    "Job",
-    "JobPolicy",
-    "JobSetting",
-    "ModelSpec",
-    "Nested",
-    "Observation",
-    "PaperPolicy",
-    "PlanRun",
-    "PpoOptions",
-    "PpoTrainer",
-    "RewardWeights",
-    "Route",
-    "Router",
-    "Scenario",
-    "SlimError",
-    "Switched",
-    "TensorSpec",
-    "Topology",
-    "__version__",
-    "compare",
-    "compare_jobs",
-    "generate_jobs",
-    "load_model",
-    "load_scenario",
-    "parse_goal",
-    "prepare_jobs",
-    "serve",
-    "simulate",
-    "simulate_jobs",
-    "trained_model",
-]
+    JobPolicy = policy.Policy
+    compare_jobs = comparison.compare
+    prepare_jobs = comparison.prepare
+    simulate_jobs = comparison.simulate
 
 _HOMES = {
     "BoundCurve": "serving.gateway.bounds",
@@ -120,6 +96,13 @@ _HOMES = {
 }
 """Where each name is defined, and what it is called there if that differs."""
 
+__all__ = sorted(_HOMES)
+
+
+if (register := getattr(sys.modules.get("gymnasium"), "register", None)) is not None:
+    # gymnasium has no plugins: import it before this package, and it knows our environment
+    register("slimsched/Routing-v0", entry_point="slimsched.serving.learning.environment:RoutingEnv")
+
 
 def __getattr__(name: str) -> Any:
     """Load a name when it is first used."""
@@ -132,4 +115,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

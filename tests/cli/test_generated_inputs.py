@@ -50,7 +50,6 @@ shape = {calm_s = 0.1, peak = 3.0}
 deadline_s = 1.0
 warmup_s = 0.0
 urgent_share = 0.1
-cancel_share = 0.1
 plan = "0.5"
 [gateway]
 step_s = 0.005

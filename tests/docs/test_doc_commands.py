@@ -53,7 +53,8 @@ class Not:
     where: str = ""
 
 
-SLOW = ("docs/results.md",)  # its commands measure
+QUICK = ("README.md", "docs/index.md")
+"""The pages that a newcomer follows; the commands of all others are slow tests."""
 
 SLURM = Not("needs a Slurm", where="tests/jobs/slurm")
 SHORT: dict[str, Run | Ask | Not] = {
@@ -228,7 +229,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def as_parameter(page: Path) -> Any:
     name = str(page.relative_to(ROOT))
-    return pytest.param(page, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+    return pytest.param(page, id=name, marks=[] if name in QUICK else [pytest.mark.slow])
 
 
 @pytest.mark.parametrize("page", [as_parameter(page) for page in PAGES])

@@ -71,6 +71,7 @@ def test_06_a_router_trained_for_seconds_is_quicker_than_random() -> None:
     assert mean_ms[1] < mean_ms[0]
 
 
+@pytest.mark.slow
 def test_07_the_notebook_runs_from_top_to_bottom_and_says_what_it_said() -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     book = nbformat.read(EXAMPLES / "07_look_at_a_run.ipynb", as_version=4)

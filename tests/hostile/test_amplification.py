@@ -1,7 +1,9 @@
 """Small requests that ask for large answers, or for much memory on the way."""
 
+import gzip
 import http.client
 import json
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -137,3 +139,22 @@ def test_large_messages_at_once_are_limited_together(attacked: Served) -> None:
     with Vitals(attacked), ThreadPoolExecutor(24) as pool:
         codes = {code for code, _ in pool.map(lambda _: ask(attacked, large), range(72))}
     assert codes <= {"OK", "UNAVAILABLE", "RESOURCE_EXHAUSTED"}
+
+
+PACKERS = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("coding", PACKERS)
+def test_a_body_that_unpacks_to_more_than_a_body_may_have_is_refused_and_costs_little(
+    attacked: Served, coding: str
+) -> None:
+    bomb, small = PACKERS[coding](b" " * 256 * 2**20), PACKERS[coding](b" " * 2**20)
+    with Vitals(attacked), ThreadPoolExecutor(16) as pool:
+        for status, text in pool.map(
+            lambda path: post(attacked, bomb, path, **{"content-encoding": coding}), [INFER] * 32
+        ):
+            assert (status, "when unpacked" in text) == (413, True)
+        for spoilt in (small[:-4], small + small, small + b"x", b"\0" * 100):
+            for path in (INFER, "/v2/repository/index"):
+                status, text = post(attacked, spoilt, path, **{"content-encoding": coding})
+                assert (status, "the message is not" in text) == (400, True)

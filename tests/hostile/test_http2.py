@@ -122,6 +122,7 @@ def test_headers_without_end_end_the_connection(
     assert is_served(attacked)
 
 
+@pytest.mark.slow
 def test_slow_messages_are_ended_and_do_not_hold_up_others(
     attacked: Served, connect: Callable[..., socket.socket]
 ) -> None:

@@ -134,12 +134,25 @@ TABLE: dict[str, tuple[bytes, int, Headers, str]] = {
     "Expect: nonsense": (infer("Expect: nonsense"), 417, {}, CLOSED),
     "Expect of HTTP/1.0": (infer("Expect: nonsense", version="1.0"), 200, {}, CLOSED),
     # compressed bodies: RFC 9110, section 15.5.16
-    "gzip": (infer("Content-Encoding: gzip"), 415, {"accept-encoding": "identity"}, OPEN),
-    "deflate": (infer("content-encoding: deflate"), 415, {"accept-encoding": "identity"}, OPEN),
-    "gzip in a goal": (
-        ask("PUT /v2/goal HTTP/1.1", "host: x", "content-encoding: gzip", "content-length: 2", body="{}"),
+    "br": (infer("Content-Encoding: br"), 415, {"accept-encoding": "gzip, deflate"}, OPEN),
+    "gzip of deflate": (
+        infer("content-encoding: deflate, gzip"),
         415,
-        {"accept-encoding": "identity"},
+        {"accept-encoding": "gzip, deflate"},
+        OPEN,
+    ),
+    "no gzip": (infer("Content-Encoding: gzip"), 400, {}, OPEN),
+    "no deflate": (infer("content-encoding: deflate"), 400, {}, OPEN),
+    "br in a goal": (
+        ask("PUT /v2/goal HTTP/1.1", "host: x", "content-encoding: br", "content-length: 2", body="{}"),
+        415,
+        {"accept-encoding": "gzip, deflate"},
+        OPEN,
+    ),
+    "no gzip in a goal": (
+        ask("PUT /v2/goal HTTP/1.1", "host: x", "content-encoding: gzip", "content-length: 2", body="{}"),
+        400,
+        {},
         OPEN,
     ),
     "identity": (infer("Content-Encoding: Identity"), 200, {}, OPEN),

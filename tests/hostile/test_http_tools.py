@@ -1,5 +1,6 @@
 """Tools that everybody has: ab, HAProxy, curl and nc, against servers with and without the compiled line."""
 
+import json
 import os
 import re
 import shutil
@@ -144,3 +145,14 @@ def test_nc_ends_its_side_and_reads_the_answer(spoken: Served, what: str) -> Non
     sent = f"GET {LIVE} HTTP/1.1\r\nhost: x\r\n\r\n".encode() if what == "a page" else infer()
     for _ in range(3):
         assert output(nc, "-N", "-w", "20", host, port, given=sent).startswith("HTTP/1.1 200 OK\r\n")
+
+
+def test_a_wrong_request_is_answered_with_a_command_that_works(spoken: Served) -> None:
+    curl = need("curl")
+    wrong = f"http://{spoken.http}/v2/models/slimresnet/infer"
+    said = json.loads(output(curl, "-s", wrong, "-d", "{}"))
+    assert said["error"]
+    answer = json.loads(output("sh", "-c", said["curl"]))
+    assert [one["name"] for one in answer["outputs"]] == ["classes", "logits"]
+    evil = "x;$(id)"  # a Host may have such characters
+    assert evil not in json.loads(output(curl, "-s", wrong, "-d", "{}", "-H", f"host: {evil}"))["curl"]

@@ -114,6 +114,7 @@ def test_a_hung_server_is_noticed_and_its_requests_are_done_elsewhere(
     assert served.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_server_whose_model_keeps_pythons_lock_is_busy_and_not_hung(
     own_server: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_server_whose_model_keeps_pythons_lock_is_busy_and_not_hung(
     assert served.stop() == 0
 
 
+@pytest.mark.slow
 def test_sigterm_ends_in_time_though_all_servers_hang(own_server: Callable[..., Served]) -> None:
     served = own_server()
     with ThreadPoolExecutor(4) as pool:
@@ -145,6 +147,7 @@ def test_sigterm_ends_in_time_though_all_servers_hang(own_server: Callable[..., 
         assert {call.result()[0] for call in calls} <= {200, 503}
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(own_server: Callable[..., Served]) -> None:
     served = own_server()
     servers = served.children()

@@ -86,6 +86,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch) -> object:
 
 
 @pytest.mark.usefixtures("torchvision")
+@pytest.mark.slow
 def test_a_slimmable_resnet50_is_the_plain_one_at_full_width() -> None:
     from torchvision.models import resnet50
 

@@ -147,6 +147,7 @@ def test_the_example_finds_the_rocket_and_the_cup(capsys: pytest.CaptureFixture[
 
 @pytest.mark.data
 @pytest.mark.skipif("SLIM_DATA" not in os.environ, reason="SLIM_DATA names no folder with CIFAR-100")
+@pytest.mark.slow
 def test_checking_the_data_counts_its_images() -> None:
     result = slim("data", "check", "--json")
     assert json.loads(result.out) == {

@@ -56,6 +56,7 @@ def test_a_transformer_learns_from_a_teacher_of_another_kind(tmp_path: Path) -> 
     assert all(tensor.isfinite().all() for tensor in taught.values())
 
 
+@pytest.mark.slow
 def test_every_width_of_a_transformer_learns_to_tell_colours_apart(tmp_path: Path) -> None:
     reports = []
     recipe = vit_recipe(epochs=30, validate_every=30)

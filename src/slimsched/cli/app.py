@@ -185,9 +185,7 @@ def root(
 
 def assembled(used: Collection[str] = HOMES) -> typer.Typer:
     """Put the command line together; of commands that are not used, only names and lines."""
-    app = typer.Typer(
-        name="slim", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, callback=root
-    )
+    app = typer.Typer(name="slim", no_args_is_help=True, pretty_exceptions_enable=False, callback=root)
     for name, home in HOMES.items():
         module, _, there = home.partition(":")
         loaded = getattr(import_module(f"slimsched.cli.{module}"), there) if name in used else typer.Typer()
@@ -223,7 +221,10 @@ def run(words: Sequence[str]) -> int:
     """Run one command and return its exit code; an error becomes one line, a bug keeps its traceback."""
     try:
         try:
-            named = [word for word in words if word in HOMES]
+            typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+            named = [
+                word for word in words or typed.split() if word in HOMES
+            ]  # typed: so far, for completion
             command_line(named[:1])(list(words), prog_name="slim")
         finally:
             _flush()  # a full disk behind it shows here, not when Python ends

@@ -8,11 +8,11 @@ import bz2
 import gzip
 import os
 import re
-import reprlib
 import stat
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar, get_args, get_origin
 
@@ -33,12 +33,6 @@ class ConfigError(SlimError):
 
 class DataError(SlimError):
     """A data file is missing, damaged, or of the wrong kind."""
-
-
-def check(holds: bool, text: str, *values: object) -> None:
-    """Raise an error with these values unless a condition holds that a machine itself must keep."""
-    if not holds:
-        raise SlimError(f"inconsistent state: {text.format(*map(reprlib.repr, values))}")
 
 
 class WidthError(SlimError):
@@ -73,6 +67,14 @@ def read_packed_text(path: Path) -> str:
         return raw.decode()
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read as text, .gz or .bz2: {error}; copy it again") from None
+
+
+def read_seconds(text: str) -> float:
+    """Read a time: a number of seconds, or a date and time, with any number of digits after the second."""
+    try:
+        return float(text)
+    except ValueError:
+        return datetime.fromisoformat(text.strip()).timestamp()
 
 
 # -- Files and folders of this user alone, in places where everybody may put something, such as /tmp.

@@ -239,7 +239,12 @@ def _load(path: Path, kind: str) -> ModuleType:
 @cache
 def _run_file(path: Path, changed_ns: int) -> ModuleType:
     name = f"slim_plugin_{path.stem}_{sha256(f'{path}{changed_ns}'.encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    return run_file(path, name)
+
+
+def run_file(path: Path, name: str, folders: list[str] | None = None) -> ModuleType:
+    """Run a file as a module of this name; with folders as a package, whose parts are found there."""
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -11,7 +11,7 @@ import msgspec
 from slimsched.dashboard.page import SCRIPTS, asset
 from slimsched.serving.api.http_requests import HttpResponse
 from slimsched.serving.domain.cluster import Cluster
-from slimsched.serving.gateway.bounds import BoundCurve
+from slimsched.serving.gateway.bounds import BoundCurve, judges
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.telemetry.live_view import Frame, LiveView
 
@@ -76,7 +76,7 @@ class Dashboard:
     async def run(self) -> None:
         """Take a frame every quarter of a second until cancelled; report a failure and carry on.
 
-        The bound takes a second of a core to solve, so it is solved once somebody looks.
+        The bound takes up to a second of a core to solve, so it is solved once somebody looks.
         """
         solving: asyncio.Task[None] | None = None
         while True:
@@ -108,7 +108,7 @@ class Dashboard:
     async def _solve_bounds(self, cluster: Cluster) -> None:
         """Solve the fluid bounds of a cluster; if that fails, the page only lacks these figures."""
         try:
-            bounds = await asyncio.to_thread(BoundCurve, cluster)
+            bounds = await asyncio.to_thread(BoundCurve, cluster, sure=judges(self._gateway.router, cluster))
         except Exception:
             log.exception("no fluid bound for the dashboard")
             return

@@ -5,9 +5,7 @@ Networks that `slim model train` wrote are built by their shape or card instead.
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
@@ -20,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from slimsched.core.config import DataError
+from slimsched.core.plugins import run_file
 from slimsched.models.elastic import ElasticModel, ModelError, users_code
 from slimsched.models.network import NotDrawn, SlimNetwork, Trained
 from slimsched.models.package import (
@@ -183,20 +182,7 @@ def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise ModelError(f"there is no file {path}", remedy="correct code = … in model.toml")
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    name = f"slim_model_{place}_{next(_loads)}"
-    module_spec = importlib.util.spec_from_file_location(
-        name, path, submodule_search_locations=[str(path.parent)]
-    )
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[name] = module
-    try:
-        module_spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return run_file(path, f"slim_model_{place}_{next(_loads)}", [str(path.parent)])
 
 
 def _import_dotted(name: str) -> Any:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 from msgspec import Struct
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from slimsched.core.config import DataError
 from slimsched.core.pareto import best_at_some_price, unbeaten
-from slimsched.models.spec import Path, PlanTree
+from slimsched.models.spec import Path, PlanTree, common_start
 
 # -- How sure plans are: one level per plan and example, and whether the answer is the widest plan's.
 #
@@ -197,7 +197,7 @@ class EscalationTable:
             worse[self.plans[row]] = False
             self.right[row][:, worse] = 0.0
         self.kept = np.array(
-            [[_common(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
+            [[common_start(plans[one], other) for other in plans] for one in self.plans], dtype=np.int64
         ).reshape(len(self.plans), len(plans))
 
     def usual(self, plan: int, level: int, after: int) -> float:
@@ -212,10 +212,6 @@ class EscalationTable:
             known = self._usual[plan, after] = sums / np.maximum(np.bincount(levels, minlength=LEVELS), 1)
         return float(known[level])
 
-    def sure(self, plan: int, level: int) -> float:
-        """Return the chance that a plan's answer at this level is right."""
-        return float(self.right[self.row[plan], level, plan])
-
 
 def _smooth(curves: Values, level: NDArray[np.uint8], counts: Values, values: Values) -> Values:
     """Fit the curves to values (columns, examples) by least squares; return the fit (levels, columns)."""
@@ -223,12 +219,6 @@ def _smooth(curves: Values, level: NDArray[np.uint8], counts: Values, values: Va
     gram = curves.T @ (counts[:, None] * curves) + 1e-9 * np.eye(curves.shape[1])
     fitted: Values = curves @ np.linalg.solve(gram, curves.T @ sums)
     return fitted
-
-
-def _common(one: Path, other: Path) -> int:
-    """Return how many first choices two plans have in common."""
-    differ = (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differ, min(len(one), len(other)))
 
 
 Fill = Literal["nearest", "additive"]
@@ -271,6 +261,11 @@ class QualityTable:
         self._correct = correct
         self._list: list[float] = accuracy.tolist()
         self._best, self._mean = _by_path(tree, accuracy)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether any plan was measured; else the table only assumes something."""
+        return bool(self.measured.any())
 
     @classmethod
     def from_bits(
@@ -382,7 +377,7 @@ def choosing_half(examples: int) -> NDArray[np.int64]:
 
 
 def write_quality(
-    path: FilePath,
+    path: FilePath | BinaryIO,
     correct: NDArray[np.bool_],
     *,
     name: str = "",

@@ -12,7 +12,7 @@ routing can use it.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 from typing import Any, Literal
 
@@ -218,6 +218,11 @@ def uniform_plans(segments: Sequence[Sequence[str]]) -> tuple[Path, ...]:
     return tuple((choice,) * len(segments) for choice in range(min(map(len, segments))))
 
 
+def common_start(one: Path, other: Path) -> int:
+    """Return how many first choices two paths have in common."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
 def _same_number(one: str, other: str) -> bool:
     return isinstance(_number(one), float) and _number(one) == _number(other)
 
@@ -315,8 +320,6 @@ class PlanTree:
         """The choices that may follow each path; none after a plan."""
         self.kind = _kinds(self.plans, self.paths)
         """Paths of one kind have the same number and can go on in the same ways."""
-        self.is_free = len(set(self.kind.values())) == 1 + max(map(len, self.plans))
-        """Whether every choice fits every path: all paths of one length are of one kind."""
         self.leaves: Rows = np.array([self.row[plan] for plan in self.plans], dtype=np.int64)
         """The row of each plan, in the order of plans."""
         self.depth = max(map(len, self.plans))

@@ -15,7 +15,7 @@ def images() -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (8, 3, 32, 32), dtype=np.uint8)
 
 
-@pytest.fixture(scope="module", params=["no fronts", "two fronts"])
+@pytest.fixture(scope="module", params=["no fronts", pytest.param("two fronts", marks=pytest.mark.slow)])
 def expressed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server without fronts, and one with two."""
     fronts = ("--fronts", "2") if request.param == "two fronts" else ()

@@ -76,7 +76,7 @@ def test_a_page_reads_answers_however_often_it_asks(shared: Served) -> None:
     [
         (infer(f"Origin: {PAGE}"), 401),
         (infer(f"Origin: {PAGE}", TOKEN, target="/v2/models/nobody/infer"), 404),
-        (infer(f"Origin: {PAGE}", TOKEN, "content-encoding: gzip"), 415),
+        (infer(f"Origin: {PAGE}", TOKEN, "content-encoding: br"), 415),
         (f"GET /nothing HTTP/1.1\r\nhost: x\r\norigin: {PAGE}\r\n{TOKEN}\r\n\r\n".encode(), 404),
         (infer(f"Origin: {PAGE}", "content-length: 99999999999"), 413),
     ],

@@ -223,7 +223,7 @@ def test_the_token_is_a_part_of_the_head(own_server: Callable[..., Served], imag
 
 
 @compiled
-@pytest.mark.parametrize("fronts", ["0", "2"])
+@pytest.mark.parametrize("fronts", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_no_call_is_lost_when_the_server_drains(
     own_server: Callable[..., Served], images: Images, fronts: str
 ) -> None:

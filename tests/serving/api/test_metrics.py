@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from served import Served
@@ -36,6 +37,19 @@ def scrape(served: Served, token: str = "") -> Samples:
 def total(samples: Samples, name: str, **labels: str) -> float:
     wanted = set(labels.items())
     return sum(value for (n, given), value in samples.items() if n == name and wanted <= set(given))
+
+
+def test_the_same_page_as_open_metrics(served: Served) -> None:
+    connection = http.client.HTTPConnection(served.http, timeout=60)
+    accepted = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5"
+    connection.request("GET", "/metrics", headers={"accept": accepted})
+    response = connection.getresponse()
+    text = response.read().decode()
+    assert response.getheader("content-type") == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    families = {family.name: family for family in open_families(text)}
+    assert families["slim_images_arrived"].type == "counter"
+    names = {one.name for family in families.values() for one in family.samples}
+    assert names <= {name for name, _ in scrape(served)}
 
 
 @pytest.fixture(scope="module")

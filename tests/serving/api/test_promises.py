@@ -84,7 +84,7 @@ class Load:
                 connection.close()
 
 
-@pytest.mark.parametrize("fronts", ["0", "2"])
+@pytest.mark.parametrize("fronts", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_sigterm_under_load_answers_every_accepted_request(
     own_server: Callable[..., Served], images: Images, fronts: str
 ) -> None:
@@ -98,7 +98,7 @@ def test_sigterm_under_load_answers_every_accepted_request(
     assert not any(os.path.exists(f"/proc/{pid}") for pid in served.children())
 
 
-@pytest.mark.parametrize("fronts", ["0", "2"])
+@pytest.mark.parametrize("fronts", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_killed_server_process_costs_no_request(
     own_server: Callable[..., Served], images: Images, fronts: str
 ) -> None:
@@ -118,7 +118,7 @@ def test_a_killed_server_process_costs_no_request(
     assert served.stop() == 0
 
 
-@pytest.mark.parametrize("fronts", ["0", "1"])
+@pytest.mark.parametrize("fronts", ["0", pytest.param("1", marks=pytest.mark.slow)])
 def test_work_of_a_client_that_leaves_is_cancelled(
     own_server: Callable[..., Served], images: Images, fronts: str
 ) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import Any
 from urllib.request import urlopen
 
 import numpy as np
@@ -102,7 +101,23 @@ def test_tritons_clients_list_load_and_unload(
     assert "Traceback" not in served.log.read_text()
 
 
-@pytest.mark.parametrize("fronts", ["0", "2"])
+def test_a_hangup_loads_what_is_served_again(own_server: Callable[..., Served], tmp_path: Path) -> None:
+    served, repository = start(own_server, tmp_path)
+    triton = Triton(served, "http")
+    stamped_folder(repository / "cats", stamp=4.0)
+    served.process.send_signal(signal.SIGHUP)
+    give_up_s = time.monotonic() + 60
+    while triton.ask("cats")[1] != [[4.0, 4.0, 4.0]] * ROWS:
+        assert time.monotonic() < give_up_s, served.log.read_text()
+    (repository / "cats" / "model.toml").write_text("nonsense")
+    served.process.send_signal(signal.SIGHUP)
+    while "model 'cats' stays as it is" not in served.log.read_text():
+        assert time.monotonic() < give_up_s, served.log.read_text()
+    assert triton.ask("cats")[1] == [[4.0, 4.0, 4.0]] * ROWS
+    assert served.stop() == 0
+
+
+@pytest.mark.parametrize("fronts", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_new_version_takes_over_under_load_and_the_run_can_be_replayed(
     own_server: Callable[..., Served], tmp_path: Path, fronts: str
 ) -> None:
@@ -212,9 +227,10 @@ def test_a_server_that_dies_comes_back_with_the_current_models(
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
 
 
-def test_without_a_repository_nothing_is_loaded(served: Served) -> None:
+def test_without_a_repository_its_index_has_what_is_served_and_nothing_is_loaded(served: Served) -> None:
     for protocol in CLIENTS:
-        client: Any = Triton(served, protocol).client
-        for step in (client.get_model_repository_index, lambda c=client: c.load_model("slimresnet")):
+        triton = Triton(served, protocol)
+        assert triton.states() == {("slimresnet", "1"): "READY"}
+        for step in (triton.client.load_model, triton.client.unload_model):
             with pytest.raises(InferenceServerException, match="--model-repository"):
-                step()
+                step("slimresnet")

@@ -9,6 +9,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+import pytest
 import tritonclient.http as triton_http
 
 from served import CONFIG, Served
@@ -44,6 +45,7 @@ def ask(client: Any, model: str, value: float) -> tuple[list[list[float]], dict[
     return result.as_numpy("y").tolist(), result.get_response()["parameters"]
 
 
+@pytest.mark.slow
 def test_mixed_traffic_is_answered_by_each_requests_own_model_within_its_goal(
     own_server: Callable[..., Served], tmp_path: Path
 ) -> None:

@@ -4,9 +4,16 @@ import copy
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slimsched.serving.domain.profile import DEADLINE_SHARE, ENOUGH, useful_batch, useful_size
-from slimsched.serving.scenario.files import build_scenario, choose_scenario
+from slimsched.serving.scenario.files import (
+    CONFIGS,
+    build_scenario,
+    choose_scenario,
+    read_profile,
+    shipped_model,
+)
 from slimsched.serving.scenario.scenario import Scenario
 
 
@@ -68,3 +75,16 @@ def test_each_plan_has_its_own_limit() -> None:
     useful = {plan: useful_size(profile, key, longest_s) for plan, key in first.items()}
     assert options.batch_limit_by == "profile"
     assert useful[model.spec.widest] < useful[model.spec.narrowest] <= options.batch_limit
+
+
+def test_sizes_between_those_that_were_measured_count_too() -> None:
+    record = read_profile(CONFIGS / "profiles" / "cpu-core.json")
+    model, kept = shipped_model(), [record.batches.index(size) for size in (1, 32)]
+    sparse = replace(
+        record,
+        batches=(1, 32),
+        latency_s=[[[row[place] for place in kept] for row in rows] for rows in record.latency_s],
+        energy_j=[[row[place] for place in kept] for row in record.energy_j],
+    ).profile(model)
+    key = model.legs(model.spec.narrowest)[0]
+    assert useful_size(sparse, key, 0.9 * sparse.latency_s(key, 32)) == 16

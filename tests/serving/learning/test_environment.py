@@ -1,5 +1,9 @@
 """The Gymnasium environment: the checker passes, seeds repeat, nothing is left running."""
 
+import copy
+import pickle
+import subprocess
+import sys
 from threading import active_count
 
 import gymnasium
@@ -68,3 +72,25 @@ def test_drawn_scenarios_differ_and_can_be_simulated() -> None:
 def test_the_action_space_is_server_by_width_by_group() -> None:
     environment = RoutingEnv(PAPER)
     assert environment.action_space.nvec.tolist() == [3, 4, len(group_sizes(16))]  # type: ignore[attr-defined]
+
+
+def test_gymnasium_knows_the_environment_by_its_name() -> None:
+    program = """
+import gymnasium
+import slimsched
+environment = gymnasium.make("slimsched/Routing-v0")
+state, told = environment.reset(seed=1)
+assert environment.observation_space.contains(state), state
+assert environment.observation_space.is_bounded()
+environment.close()
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=100)
+
+
+def test_a_copy_plays_as_the_original_does() -> None:
+    environment = RoutingEnv(PAPER, weights=RewardWeights(accuracy=0.0, latency_per_s=0.0, bonus=16.0))
+    rewards = play(environment, 3)
+    environment.reset(seed=1)
+    for copied in (copy.deepcopy(environment), pickle.loads(pickle.dumps(environment))):
+        assert play(copied, 3) == rewards
+    environment.close()

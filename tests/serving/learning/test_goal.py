@@ -78,6 +78,7 @@ def test_far_above_the_full_width_capacity_every_request_is_still_served() -> No
     assert row.lost == row.duplicates == 0
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_99th_percentile_is_kept_and_room_below_it_is_used() -> None:
     tight = run("goal[p99<=65ms]", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
     loose = run("goal[p99<=130ms]", rate_per_s=9200.0, seconds=3.0, warmup_s=1.5)
@@ -118,7 +119,7 @@ def test_a_request_can_ask_for_its_own_accuracy() -> None:
     assert MODEL.quality.accuracy(taken) >= 0.764
 
 
-@pytest.mark.parametrize("servers", [1, 2, 12, 64])
+@pytest.mark.parametrize("servers", [1, 2, 12, pytest.param(64, marks=pytest.mark.slow)])
 def test_the_number_of_servers_is_free(servers: int) -> None:
     cluster = small_cluster(tuple(float(1 + n % 5) for n in range(servers)))
     seen = Observation(servers)
@@ -216,6 +217,7 @@ def test_a_goal_beside_the_spec_is_for_routers_that_state_none_themselves() -> N
     make_router("sed", PAPER.cluster, 0, given)
 
 
+@pytest.mark.slow
 def test_training_goes_from_parameters_to_parameters() -> None:
     assert from_vector(to_vector(GoalParameters())) == GoalParameters()
     report: list[float] = []

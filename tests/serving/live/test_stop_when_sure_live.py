@@ -4,6 +4,7 @@ import asyncio
 from time import monotonic
 
 import numpy as np
+import pytest
 import torch
 
 from cluster import MODEL, widths_of
@@ -53,6 +54,7 @@ async def answers(images: "np.typing.NDArray[np.uint8]") -> list[Answered]:
         await running.stop(limit_s=10.0)
 
 
+@pytest.mark.slow
 def test_calls_of_several_images_get_the_answer_of_each_images_last_plan() -> None:
     images = np.random.default_rng(0).integers(0, 256, (CALLS, IMAGES, 3, 32, 32), dtype=np.uint8)
     found = asyncio.run(answers(images))

@@ -1,6 +1,7 @@
 """Several live runs on servers that stay up: each run's requests are its own, and all are answered."""
 
 import numpy as np
+import pytest
 
 from slimsched.serving.live.sensors import Modelled
 from slimsched.serving.live.wire import run
@@ -9,6 +10,7 @@ from slimsched.serving.measure.live_runs import compare_live, in_turn
 from slimsched.serving.scenario.files import load_scenario
 
 
+@pytest.mark.slow
 def test_routers_run_one_after_another_on_the_same_servers() -> None:
     scenario = load_scenario("laptop").with_load(rate_per_s=40.0, seconds=0.5, deadline_s=5.0)
     images = np.random.default_rng(0).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)

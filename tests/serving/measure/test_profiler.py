@@ -80,6 +80,7 @@ def test_a_measured_device_becomes_a_profile_and_an_interrupted_run_goes_on(
     assert profile.latency_s(key(0, 0.25), 1) == first, "what was measured is not measured again"
 
 
+@pytest.mark.slow
 def test_where_no_meter_can_read_energy_is_the_power_given_times_latency(
     model: SlimResNetModel, tmp_path: Path
 ) -> None:

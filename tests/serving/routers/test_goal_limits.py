@@ -19,11 +19,11 @@ def run(goal: str, *, rate_per_s: float = 5000.0, seconds: float = 10.0) -> Summ
 @pytest.mark.parametrize(
     ("goal", "rate_per_s"),
     [
-        ("mean<=45ms", 9200.0),
-        ("p95<=60ms", 9200.0),
-        ("p95<=60ms, mean<=50ms", 9200.0),
-        ("energy<=45mJ", 5000.0),
-        ("power<=350W", 5000.0),
+        pytest.param(*("mean<=45ms", 9200.0), marks=pytest.mark.slow),
+        pytest.param(*("p95<=60ms", 9200.0), marks=pytest.mark.slow),
+        pytest.param(*("p95<=60ms, mean<=50ms", 9200.0), marks=pytest.mark.slow),
+        pytest.param(*("energy<=45mJ", 5000.0), marks=pytest.mark.slow),
+        pytest.param(*("power<=350W", 5000.0), marks=pytest.mark.slow),
         ("accuracy>=75, energy<=60mJ, min energy", 5000.0),
     ],
 )
@@ -33,12 +33,14 @@ def test_a_limit_is_kept(goal: str, rate_per_s: float) -> None:
     assert row.completed > 0.9 * row.arrived
 
 
+@pytest.mark.slow
 def test_a_limit_on_energy_is_not_kept_by_wasting_accuracy() -> None:
     loose, tight = run("energy<=60mJ"), run("energy<=40mJ")
     assert loose.energy_j_per_request > 0.85 * 0.060, "what may be spent is spent"
     assert loose.accuracy_prior > tight.accuracy_prior + 0.005
 
 
+@pytest.mark.slow
 def test_accuracy_yields_to_energy_and_energy_to_latency() -> None:
     goal = "accuracy>=80, energy<=30mJ, p99<=80ms"
     row = run(goal)

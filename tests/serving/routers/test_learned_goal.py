@@ -48,6 +48,7 @@ def test_a_router_with_another_goal_keeps_its_policy() -> None:
     assert other.router.goal == Goal(min_accuracy=0.75)
 
 
+@pytest.mark.slow
 def test_a_limit_on_p99_is_kept_on_the_papers_cluster() -> None:
     run = PAPER.with_load(seconds=5.0, warmup_s=2.5)
     assert simulate(run, "ppo[p99<=60ms]", seed=3).summary.latency_p99_s < 0.068

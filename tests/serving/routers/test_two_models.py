@@ -14,8 +14,8 @@ from stamped import stamped_folder
 two_models = benchmark("two_models")
 
 
-@pytest.mark.parametrize("name", ["laptop", "paper"])
-@pytest.mark.parametrize("weight", [1.0, 3.0])
+@pytest.mark.parametrize("name", ["laptop", pytest.param("paper", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("weight", [pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_two_models_get_nearly_all_that_the_joint_bound_allows(name: str, weight: float) -> None:
     row = two_models.measure(name, 0.8, weight=weight, seeds=1, seconds=4.0)
     assert row.share > 0.98
@@ -40,6 +40,7 @@ def test_each_model_keeps_its_own_accuracy_floor(tmp_path: Path) -> None:
     assert row.models["dogs"].accuracy_prior == pytest.approx(0.65, abs=0.01)
 
 
+@pytest.mark.slow
 def test_floors_that_cannot_both_be_kept_yield_by_weight_and_nobody_starves(tmp_path: Path) -> None:
     goals = {"cats": "accuracy>=88", "dogs": "accuracy>=88"}
     crowded = scenario(tmp_path, 4_500.0, goals, {"cats": 3.0})

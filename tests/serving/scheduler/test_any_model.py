@@ -124,15 +124,3 @@ def test_what_waits_is_counted_by_model_and_segment() -> None:
     server.arrive(3, model=0)
     server.arrive(2, model=1, segment=1, choice=2)
     assert server.scheduler.queued_by_segment() == (3, 0, 2, 0)
-
-
-def test_a_narrower_choice_rides_only_with_its_own_model() -> None:
-    server = Server(NESTED, NESTED, merge_upward=True)
-    server.arrive(1, model=0, choice=2)
-    server.arrive(1, model=0, choice=2)
-    server.arrive(1, model=1, choice=0)
-    server.arrive(1, model=0, choice=1)
-    server.finish(server.ran[0])
-    merged, other = (run.batch for run in server.ran[1:])
-    assert (merged.key.model, merged.key.choice, merged.size) == (0, 2, 2)
-    assert (other.key.model, other.key.choice, other.size) == (1, 0, 1)

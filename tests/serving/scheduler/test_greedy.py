@@ -105,13 +105,6 @@ def test_among_free_instances_the_narrowest_that_fits_wins() -> None:
     assert server.scheduler.instances.step(run.batch.instance, "finished", 0.0).choice == choice(0.5)
 
 
-def test_an_instance_wider_than_asked_can_be_told_to_run_at_its_own_width() -> None:
-    server = Server(wider_instance="full")
-    server.load(1.0)
-    (run,) = ran(server.arrive(1, 1, width=0.5))
-    assert widths(run.batch.key) == (1.0,)
-
-
 def test_in_fifo_a_head_that_cannot_run_holds_up_everything_behind_it() -> None:
     server = Server()
     half = server.load(0.5)
@@ -174,15 +167,6 @@ def test_no_instance_is_loaded_past_the_vram_cap() -> None:
     }
 
 
-def test_reclaim_unloads_the_longest_idle_instance_when_vram_blocks_the_head() -> None:
-    server = Server(vram_cap_bytes=MEGABYTE, reclaim=True)
-    idle = server.load(0.5)
-    assert server.arrive(1, 1, width=1.0) == [UnloadInstance(instance=idle)]
-    (load,) = server.tell(InstanceUnloaded(instance=idle))
-    assert isinstance(load, LoadInstance)
-    assert load.instance.choice == choice(1.0)
-
-
 def test_no_instance_is_loaded_while_utilization_is_at_the_block() -> None:
     server = Server(utilization_block=0.9)
     server.tell(TelemetrySampled(utilization=0.9, power_w=100.0, vram_bytes=0))
@@ -214,19 +198,6 @@ def test_it_asks_to_be_woken_when_the_next_instance_may_be_due() -> None:
     server.load(0.5)
     wakes = [c for c in server.scheduler.handle(Wake(), now_s=2.0) if isinstance(c, WakeAt)]
     assert wakes == [WakeAt(at_s=5.0)]
-
-
-def test_upward_merge_fills_a_batch_with_narrower_requests_of_the_same_segment() -> None:
-    server = Server(merge_upward=True)
-    instance = server.load(0.75)
-    server.arrive(1, 4, width=0.75)
-    server.arrive(2, 2, width=0.75)
-    server.arrive(3, 1, width=0.25)
-    server.arrive(4, 1, width=0.5)
-    server.arrive(5, 1, width=1.0)
-    (run,) = ran(server.finish(instance))
-    assert widths(run.batch.key) == (0.75,)
-    assert [b.id for b in run.batch.blocks] == [2, 4, 3], "widest riders first, none wider than the batch"
 
 
 def test_early_drop_gives_up_what_can_no_longer_be_in_time_and_says_why() -> None:

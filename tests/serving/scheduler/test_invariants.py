@@ -38,12 +38,9 @@ options = st.builds(
     idle_unload_s=st.floats(0.005, 1.0),
     scale_trigger=st.integers(1, 10),
     scale_cap=st.integers(1, 3),
-    wider_instance=st.sampled_from(["slice", "full"]),
     order=st.sampled_from(["fifo", "deadline"]),
-    merge_upward=st.booleans(),
     early_drop=st.booleans(),
     priorities=st.booleans(),
-    reclaim=st.booleans(),
 )
 arrivals = st.lists(
     st.tuples(
@@ -88,12 +85,10 @@ class Watch:
         assert batch.size == sum(block.examples for block in batch.blocks) <= self.options.batch_limit
         keys = [block.key for block in batch.blocks]
         assert len({(key.model, key.segment, key.previous) for key in keys}) == 1
-        asked = max(key.choice for key in keys)
-        if not self.options.merge_upward:
-            assert {key.choice for key in keys} == {asked}
+        (asked,) = {key.choice for key in keys}
         fits = [self.instances[n].choice for n in self.free if self.fits(self.instances[n], keys[0], asked)]
         assert self.instances[batch.instance].choice == min(fits)
-        assert batch.key.choice == (asked if self.options.wider_instance == "slice" else min(fits))
+        assert batch.key.choice == asked
 
     def fits(self, instance: Instance, key: Key, asked: int) -> bool:
         """Only in a nested model does an instance of a wider choice stand in."""

@@ -9,10 +9,11 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
+from serving.simulated.hanging_up import hang_up
 from slimsched.core.clock import Timeline, Wake
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
-from slimsched.serving.domain.request import DropReason, Request
+from slimsched.serving.domain.request import DropReason
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import Drop, Event, GatewayCost, RequestsArrived, ServerUp
 from slimsched.serving.routers.registry import make_router
@@ -49,16 +50,13 @@ class Desk:
     def __init__(self, cost: GatewayCost, arrivals_s: Sequence[float] = ()) -> None:
         self.timeline = Timeline()
         self._stream = RequestStream(np.array(arrivals_s), examples=np.zeros(len(arrivals_s), np.int64))
-        self.inbox = Inbox(cost, self.timeline, self._stream, self._arrived, self._tell)
+        self.inbox = Inbox(cost, self.timeline, self._stream, self._tell)
         self.told: list[tuple[float, Any]] = []
 
     def run(self) -> list[tuple[float, Any]]:
         while self.timeline.next_s() < 100.0:
             self.timeline.advance()
         return self.told
-
-    def _arrived(self, requests: tuple[Request, ...]) -> RequestsArrived:
-        return RequestsArrived(requests=requests)
 
     def _tell(self, event: Event) -> None:
         ids = [one.id for one in event.requests] if isinstance(event, RequestsArrived) else event
@@ -185,9 +183,10 @@ def test_a_deadline_counts_from_the_arrival_and_not_from_when_the_gateway_saw_it
     assert {dropped[one] for one in too_late} == {DropReason.DEADLINE_PASSED}
 
 
-def test_a_sender_may_hang_up_before_the_gateway_has_seen_the_request() -> None:
-    scenario = busy(8000.0, request_s=2e-4)
-    load = replace(scenario.load, deadline_s=10.0, cancel_share=1.0, cancel_after_s=0.02)
-    row = drained(replace(scenario, load=load))
+def test_a_sender_may_hang_up_before_the_gateway_has_seen_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hang_up(monkeypatch, 1.0, 0.02)
+    row = drained(busy(8000.0, request_s=2e-4).with_load(deadline_s=10.0))
     assert row.drops[DropReason.CANCELLED] > 0.5 * row.arrived
     assert row.completed + row.dropped == row.arrived

@@ -77,8 +77,8 @@ def overloaded(
     return ends
 
 
-@pytest.mark.parametrize("plan", ["network", "segment"])
-@pytest.mark.parametrize("load", [2.0, 8.0])
+@pytest.mark.parametrize("plan", ["network", pytest.param("segment", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("load", [pytest.param(2.0, marks=pytest.mark.slow), 8.0])
 def test_goodput_stays_at_capacity_under_any_overload(load: float, plan: str) -> None:
     ends = overloaded(load, plan=plan)
     steady = [end_s for _, end_s in ends.answered if 1.5 <= end_s < OVERLOAD_S]

@@ -145,11 +145,9 @@ def drawn_models(draw: st.DrawFn) -> ServedModel:
     drawn_models(),
     st.sampled_from(["random", "round-robin", "sed", "slackfit", "lp", "goal"]),
     st.sampled_from(["fifo", "deadline"]),
-    st.booleans(),
-    st.sampled_from(["slice", "full"]),
 )
 def test_whatever_the_model_is_like_every_request_is_answered_once(
-    model: ServedModel, router: str, order: str, merge_upward: bool, wider_instance: str
+    model: ServedModel, router: str, order: str
 ) -> None:
     at = scenario(
         model,
@@ -157,8 +155,6 @@ def test_whatever_the_model_is_like_every_request_is_answered_once(
         load=0.8,
         seconds=0.05,
         order=order,
-        merge_upward=merge_upward,
-        wider_instance=wider_instance,
     )
     assert_all_answered_once(run(at, router))
 
@@ -238,7 +234,7 @@ def with_goals(at: Scenario, **goals: Goal) -> Summary:
     return simulate(at, goal_router).summary
 
 
-@pytest.mark.parametrize("floor", [0.86, 0.885])
+@pytest.mark.parametrize("floor", [0.86, pytest.param(0.885, marks=pytest.mark.slow)])
 def test_a_floor_is_kept_beside_another_model_that_pays_for_it(floor: float) -> None:
     at = scenario(FAMILY, TWIN, load=1.5, seconds=6.0, warmup_s=3.0)
     free, floored = with_goals(at), with_goals(at, family=Goal(min_accuracy=floor))
@@ -254,9 +250,11 @@ def floor_of_slimresnet(**scheduler: object) -> float:
     return with_goals(at, slimresnet=Goal(min_accuracy=0.755)).models["slimresnet"].accuracy_prior
 
 
+@pytest.mark.slow
 def test_a_floor_is_kept_where_the_choices_it_takes_stay_loaded() -> None:
     assert floor_of_slimresnet(resident=("widest",)) >= 0.752
 
 
+@pytest.mark.slow
 def test_a_floor_is_kept_where_the_choices_it_takes_must_be_loaded_again() -> None:
     assert floor_of_slimresnet() >= 0.752

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from logs import Decoded, entries
-from slimsched.core.config import ConfigError
+from serving.simulated.hanging_up import hang_up
 from slimsched.core.log import Log, LogWriter, replay
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.request import RequestsCancelled
@@ -83,10 +83,12 @@ def test_a_server_that_left_can_return() -> None:
     assert (row.lost, row.duplicates) == (0, 0)
 
 
-def test_senders_who_hang_up_get_no_answer_and_the_rest_do(tmp_path: Path) -> None:
+def test_senders_who_hang_up_get_no_answer_and_the_rest_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang_up(monkeypatch, 0.3, 0.05)
     scenario, raw = paper()
-    load = replace(scenario.load, rate_per_s=9000.0, seconds=0.6, cancel_share=0.3, cancel_after_s=0.05)
-    row, log = run(tmp_path, replace(scenario, load=load), raw, "random")
+    row, log = run(tmp_path, scenario.with_load(rate_per_s=9000.0, seconds=0.6), raw, "random")
     assert row.drops["cancelled"] == row.dropped > 100
     assert row.completed + row.dropped == row.arrived
     assert (row.lost, row.duplicates) == (0, 0)
@@ -95,16 +97,7 @@ def test_senders_who_hang_up_get_no_answer_and_the_rest_do(tmp_path: Path) -> No
     assert any(isinstance(c, DropBlock) for entry in log for c in entry.commands), "servers left some out"
 
 
-def test_a_load_without_hang_ups_draws_the_same_requests_as_before() -> None:
-    scenario, _ = paper()
-    load = replace(scenario.load, seconds=0.1)
-    models = scenario.cluster.models
-    plain = load.stream(3, models, sizes=[100]).take_until(1.0)
-    assert replace(load, cancel_share=0.5).stream(3, models, sizes=[100]).take_until(1.0) == plain
-    with pytest.raises(ConfigError, match="cancel_share is 2"):
-        replace(load, cancel_share=2.0).check()
-
-
+@pytest.mark.slow
 def test_an_autoscaler_starts_servers_when_it_is_crowded_and_lets_them_leave_when_it_is_not(
     tmp_path: Path,
 ) -> None:

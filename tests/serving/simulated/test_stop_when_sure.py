@@ -29,6 +29,7 @@ RATE = 2.0 * capacity_per_s(LAPTOP.cluster, MODEL.spec.widest)
 BUSY = LAPTOP.with_load(rate_per_s=RATE, seconds=12.0, warmup_s=2.0)
 
 
+@pytest.mark.slow
 def test_goal_answers_more_correctly_when_it_may_go_on_and_keeps_deadlines() -> None:
     sure, blind = (simulate(BUSY, router).summary for router in ("goal:sure=true", "goal"))
     assert sure.accuracy > blind.accuracy + 0.002
@@ -51,7 +52,7 @@ def test_the_bound_of_routers_that_look_is_above_the_input_blind_one() -> None:
     assert idle.accuracy >= fluid_optimum(LAPTOP.cluster, 1.0).accuracy - 1e-9
 
 
-@pytest.mark.parametrize("name", ["laptop", "paper"])
+@pytest.mark.parametrize("name", ["laptop", pytest.param("paper", marks=pytest.mark.slow)])
 def test_a_run_that_stops_when_sure_replays(name: str, tmp_path: Path) -> None:
     scenario = load_scenario(name)
     rate = 1.5 * capacity_per_s(scenario.cluster, MODEL.spec.widest)
@@ -123,6 +124,7 @@ def always_sure(scenario: Scenario) -> Scenario:
     return replace(scenario, cluster=lying)
 
 
+@pytest.mark.slow
 def test_confidence_that_lies_is_noticed_by_checks_and_no_longer_relied_on() -> None:
     made: list[GuardedRouter] = []
 

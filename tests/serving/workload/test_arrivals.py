@@ -42,6 +42,7 @@ def test_the_fitted_process_varies_as_its_trace_does_at_any_rate() -> None:
         assert 10 < counts.var() / counts.mean() < 25
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_process_that_made_the_counts() -> None:
     rng = np.random.default_rng(0)
     burst = (np.arange(4000) // 40) % 5 == 0

@@ -129,10 +129,10 @@ def show(report: "Report", folder: Path | None) -> None:
 @with_options
 def tune_command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Model folder.")],
-    device: Annotated[Literal["cpu", "cuda"], typer.Option("--device", help="Where to run.")] = "cpu",
-    batch: Annotated[Count, typer.Option("--batch", help="Batch size to time.")] = 8,
-    examples: Annotated[Count, typer.Option("--examples", help="Examples to compare answers on.")] = 64,
-    threads: Annotated[ThreadCount, typer.Option("--threads", help="CPU threads to use.")] = 1,
+    device: Annotated[Literal["cpu", "cuda"], "Where to run."] = "cpu",
+    batch: Annotated[Count, "Batch size to time."] = 8,
+    examples: Annotated[Count, "Examples to compare answers on."] = 64,
+    threads: Annotated[ThreadCount, "CPU threads to use."] = 1,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Try torch.compile too; compiling takes minutes.")
     ] = False,
@@ -196,23 +196,12 @@ class NetworkTrainOptions(Struct, frozen=True, kw_only=True):
             help="Folder with CIFAR-100 (released or packed), or with one sub-folder of images per class.",
         ),
     ]
-    config: Annotated[
-        Path, typer.Option("--config", help="Recipe file, such as configs/train-cifar100.toml.")
-    ]
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder for checkpoints, training curves and the model.")
-    ] = Path("runs/train")
-    teacher: Annotated[
-        Path | None, typer.Option("--teacher", help="Model to learn from, if the recipe asks for one.")
-    ] = None
-    start: Annotated[
-        Path | None, typer.Option("--start", help="Model whose weights to begin with, for a second pass.")
-    ] = None
+    config: Annotated[Path, "Recipe file, such as configs/train-cifar100.toml."]
+    out: Annotated[Path, "Folder for checkpoints, training curves and the model."] = Path("runs/train")
+    teacher: Annotated[Path | None, "Model to learn from, if the recipe asks for one."] = None
+    start: Annotated[Path | None, "Model whose weights to begin with, for a second pass."] = None
     device: DeviceOption = "auto"
-    limit_s: Annotated[
-        PositiveSeconds | None,
-        typer.Option("--limit-s", help="Stop with a checkpoint before this many seconds."),
-    ] = None
+    limit_s: Annotated[PositiveSeconds | None, "Stop with a checkpoint before this many seconds."] = None
 
 
 @app.command()
@@ -276,14 +265,14 @@ def evaluate_command(
 
 
 @app.command()
+@with_options
 def pareto(
     plot: Annotated[
         Path | None,
         typer.Option("--plot", callback=picture, help="Draw the sets into this .png, .svg or .pdf."),
     ] = None,
     device: Annotated[
-        list[str] | None,
-        typer.Option("--device", help="Also by time and energy on this device; may be given several times."),
+        list[str] | None, "Also by time and energy on this device; may be given several times."
     ] = None,
     models: Annotated[
         list[str] | None,

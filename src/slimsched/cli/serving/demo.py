@@ -13,14 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, need, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, need, with_options
 from slimsched.cli.serving.scenario import (
+    ROUTERS,
     ArrivalsName,
     Data,
-    GoalText,
     LiveScenarioOptions,
     LoadOptions,
-    RouterList,
     describe,
     examples_of,
     write_folder,
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 class DemoOptions(Struct, frozen=True, kw_only=True):
     """What to run, and where to leave it."""
 
-    routers: RouterList = f"random,{SERVING}"
+    routers: Annotated[str, ROUTERS] = f"random,{SERVING}"
     goal: GoalText = None
     load: Annotated[Factor, "Mean rate, as a multiple of what random routing can hold."] = 1.5
     arrivals: ArrivalsName = "fitted"

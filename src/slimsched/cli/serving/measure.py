@@ -11,13 +11,12 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, need, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, need, with_options
 from slimsched.cli.progress import cell_bar
 from slimsched.cli.serving.scenario import (
+    ROUTER,
     Data,
-    GoalText,
     LiveScenarioOptions,
-    RouterSpec,
     describe,
     examples_of,
 )
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 class ValidateOptions(Struct, frozen=True, kw_only=True):
     """What to run, live and simulated."""
 
-    router: RouterSpec = "sed"
+    router: Annotated[str, ROUTER] = "sed"
     goal: GoalText = None
     loads: Annotated[str, "Loads, as shares of the capacity with the widest plans."] = "0.3,0.7,0.95"
     seconds: Annotated[RunSeconds, "Length of each live run."] = 20.0

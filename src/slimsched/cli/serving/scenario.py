@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.cli.options import need, picture
+from slimsched.cli.options import ModelSources, need, picture
 from slimsched.core import config as quantity
-from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, WorkerCount, convert
+from slimsched.core.config import ConfigError, Milliseconds, RunSeconds, convert
 from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
 from slimsched.serving.domain.cluster import Fault
 from slimsched.serving.domain.model import ServedModel, outlines
@@ -124,39 +124,15 @@ LiveScenarioName = Annotated[
     "--model that was profiled on this GPU.",
 ]
 ConfigFile = Annotated[Path | None, "A scenario file of your own instead."]
-ModelSources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="DIR",
-        help="A model folder (slim model new makes one), instead of the scenario's models; may be repeated.",
-    ),
-]
-Accuracy = Annotated[
-    str | None,
-    "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
-    "or paper:nearest (the nearest of them; ties take the best).",
-]
-GoalText = Annotated[
-    str | None,
-    'Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow a goal.',
-]
 ROUTER = "A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
-RouterSpec = Annotated[str, ROUTER]
 ROUTERS = "Routers separated by commas; each may have options, or a goal as in goal\\[p99<=60ms]."
-RouterList = Annotated[str, ROUTERS]
-Arrivals = Annotated[str | None, "poisson, bursty, fitted, diurnal, step, or the path of a trace file."]
 ArrivalsName = Annotated[
     str, "poisson, bursty, fitted (to a real trace), diurnal, step, or the path of a trace file."
 ]
 Rate = Annotated[quantity.Rate | None, "Mean arrival rate in requests per second."]
-Seconds = Annotated[RunSeconds | None, "Length of the run in simulated seconds."]
-Deadline = Annotated[Milliseconds | None, "Deadline of each request in milliseconds."]
 Data = Annotated[
     Path | None, "Examples to send: CIFAR-100 (SLIM_DATA if left out), a folder, or an .npz file."
 ]
-Seeds = Annotated[Count, "Runs per router; figures are means, with 95 % intervals."]
-Workers = Annotated[WorkerCount, "Processes to use; 0 means one per core."]
 Plot = Annotated[
     Path | None,
     typer.Option(
@@ -171,10 +147,12 @@ _FAULT = re.compile(r"^(?P<server>[^@]+)@(?P<at>[0-9.]+)s?(?:x(?P<factor>[0-9.]+
 class LoadOptions(Struct, frozen=True, kw_only=True):
     """Changes to the scenario's load; what is left out stays."""
 
-    arrivals: Arrivals = None
+    arrivals: Annotated[
+        str | None, "poisson, bursty, fitted, diurnal, step, or the path of a trace file."
+    ] = None
     rate: Rate = None
-    seconds: Seconds = None
-    deadline_ms: Deadline = None
+    seconds: Annotated[RunSeconds | None, "Length of the run in simulated seconds."] = None
+    deadline_ms: Annotated[Milliseconds | None, "Deadline of each request in milliseconds."] = None
 
     def apply(self, chosen: ChosenScenario) -> ChosenScenario:
         """Return the same choice under this load."""
@@ -252,27 +230,17 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
     scenario: ScenarioName = "paper"
     config: ConfigFile = None
     model: ModelSources = None
-    accuracy: Accuracy = None
+    accuracy: Annotated[
+        str | None,
+        "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
+        "or paper:nearest (the nearest of them; ties take the best).",
+    ] = None
 
     def read(self, goal: str | None = None) -> ChosenScenario:
         """Read the scenario; a goal given here replaces the one of the file."""
         return choose_scenario(
             self.scenario, self.config, self.model or (), accuracy=self.accuracy, goal=goal
         )
-
-
-class ServedScenarioOptions(Struct, frozen=True, kw_only=True):
-    """What to serve: a scenario, or this machine as it is."""
-
-    scenario: Annotated[
-        str | None,
-        "Serve a shipped scenario instead of what this machine has: laptop or algorithm1-cpu (CPU), h200 "
-        "or algorithm1 (that GPU), or one-gpu, with a --model that was profiled on this GPU.",
-    ] = None
-    config: Annotated[Path | None, "Serve a scenario file of your own (slim machine --out writes one)."] = (
-        None
-    )
-    model: ModelSources = None
 
 
 class LiveScenarioOptions(Struct, frozen=True, kw_only=True):

@@ -14,27 +14,24 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, file_to_write, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, file_to_write, with_options
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.scenario import (
     ROUTER,
     ROUTERS,
     Data,
     FaultOptions,
-    GoalText,
     LoadOptions,
     Out,
     Plot,
     PoolOptions,
     Rate,
     ScenarioOptions,
-    Seeds,
-    Workers,
     run_in_turn,
     write_folder,
 )
 from slimsched.cli.table import print_runs
-from slimsched.core.config import Amount, ConfigError, Seconds
+from slimsched.core.config import Amount, ConfigError, Count, Seconds, WorkerCount
 from slimsched.core.log import LogWriter, Observer, log_path
 from slimsched.dashboard.pictures import plot_runs
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, Cluster
@@ -160,8 +157,8 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
     goal: GoalText = None
     warmup: Annotated[Seconds, "Seconds at the start that all figures leave out."] = 0.0
     seed: Seed = 0
-    seeds: Seeds = 1
-    workers: Workers = 0
+    seeds: Annotated[Count, "Runs per router; figures are means, with 95 % intervals."] = 1
+    workers: Annotated[WorkerCount, "Processes to use; 0 means one per core."] = 0
     live: Annotated[
         bool, "Run on real servers of this machine, router after router, as often as --seeds says."
     ] = False

@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from typing import ClassVar, Final
 
+from slimsched.core.statistics import Fading
 from slimsched.jobs.domain import Tier, Topology
 from slimsched.jobs.scheduler.policy import Policy, Timers
 from slimsched.jobs.scheduler.waiting import JobState, Key
@@ -157,8 +158,7 @@ class BenefitTuner(Tuner):
 
     def __init__(self) -> None:
         self._services = ServiceHistory()
-        self._lost_s = [0.0, 0.0, 0.0]
-        self._predicted_s = [0.0, 0.0, 0.0]
+        self._losses = [Fading(share=FORGETTING) for _ in Tier]  # seconds lost over seconds predicted
         self._inflation = [1.0, 1.0, 1.0]
         """Time that runs at a tier lost, over what the slowdowns predicted."""
 
@@ -183,16 +183,9 @@ class BenefitTuner(Tuner):
         """Compare what a run lost with the prediction; no run counts for more than an hour."""
         if job.slow[tier] > 1.02 and served_s > 30.0:
             weight = min(served_s, 3600.0) / served_s
-            lost_s = max(0.0, run_s - CHECKPOINT_S - served_s)
-            self._lost_s[tier] = WAIT_FORGETTING * self._lost_s[tier] + weight * lost_s
-            predicted_s = (
-                WAIT_FORGETTING * self._predicted_s[tier] + weight * (job.slow[tier] - 1.0) * served_s
-            )
-            self._predicted_s[tier] = predicted_s
-            if predicted_s >= 60.0:
-                self._inflation[tier] = max(1.0, self._lost_s[tier] / predicted_s)
-            else:
-                self._inflation[tier] = 1.0
+            lost_s, losses = max(0.0, run_s - CHECKPOINT_S - served_s), self._losses[tier]
+            losses.note(weight * lost_s, weight * (job.slow[tier] - 1.0) * served_s)
+            self._inflation[tier] = max(1.0, losses.mean) if losses.weight >= 60.0 else 1.0
 
     def finished(self, service_s: float) -> None:
         """Remember what a job took."""
@@ -205,7 +198,8 @@ class BenefitTuner(Tuner):
 
 CHECKPOINT_S: Final = 60.0
 """Time of a run that is not work: restoring and saving."""
-WAIT_FORGETTING: Final = 0.97
+FORGETTING: Final = 0.03
+"""What the last run at a tier counts."""
 
 
 def _at_least_a_second(seconds: float) -> float:

@@ -4,13 +4,12 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from slimsched.core.config import DataError, read_packed_text
+from slimsched.core.config import DataError, read_packed_text, read_seconds
 from slimsched.jobs.domain import gpu_count
 from slimsched.jobs.slurm.wire import SlurmJob, Status
 from slimsched.jobs.traces.clusters import host_names
@@ -129,10 +128,10 @@ def _left_out(row: Mapping[str, str], partition: str | None) -> str:
 
 
 def _record(row: Mapping[str, str], run: int) -> SlurmRecord:
-    submit_s, start_s = _time_s(row["Submit"]), _time_s(row["Start"])
+    submit_s, start_s = read_seconds(row["Submit"]), read_seconds(row["Start"])
     eligible = row.get("Eligible", "")
-    eligible_s = submit_s if eligible in UNKNOWN else max(submit_s, _time_s(eligible))
-    end_s = None if row["End"] in UNKNOWN else max(start_s, _time_s(row["End"]))
+    eligible_s = submit_s if eligible in UNKNOWN else max(submit_s, read_seconds(eligible))
+    end_s = None if row["End"] in UNKNOWN else max(start_s, read_seconds(row["End"]))
     nodes, limit = row.get("NodeList", ""), row.get("TimelimitRaw", "")
     return SlurmRecord(
         id=row["JobID"] if run == 1 else f"{row['JobID']}#{run}",  # requeued: sacct --duplicates
@@ -146,7 +145,3 @@ def _record(row: Mapping[str, str], run: int) -> SlurmRecord:
         limit_s=60.0 * float(limit) if limit.isdecimal() else None,  # in minutes
         comment=row.get("Comment", ""),
     )
-
-
-def _time_s(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

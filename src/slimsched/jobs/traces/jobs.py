@@ -4,7 +4,6 @@ import csv
 import io
 import tarfile
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,15 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from slimsched.core.config import LARGEST_BYTES, LONGEST_S, ConfigError, DataError, convert, read_packed_text
+from slimsched.core.config import (
+    LARGEST_BYTES,
+    LONGEST_S,
+    ConfigError,
+    DataError,
+    convert,
+    read_packed_text,
+    read_seconds,
+)
 from slimsched.jobs.domain import Job, gpu_count
 
 # -- Jobs that look like Helios' when no trace is at hand.
@@ -170,7 +177,7 @@ def _tiresias(row: Row, number: int) -> Job | None:
 
 
 def _philly(row: Row, number: int) -> Job | None:
-    arrival_s, gpus = _time_s(row["timestamp"]), int(float(row["num_gpus"]))
+    arrival_s, gpus = read_seconds(row["timestamp"]), int(float(row["num_gpus"]))
     return _job(str(number - 2), arrival_s, gpus, float(row["duration"]), tenant=row.get("cluster") or "")
 
 
@@ -192,9 +199,9 @@ def _sacct(row: Row, number: int) -> Job | None:
     limit = row.get("TimelimitRaw") or ""
     return _job(
         row["JobID"],
-        _time_s(row["Submit"]),
+        read_seconds(row["Submit"]),
         gpus,
-        _time_s(row["End"]) - _time_s(row["Start"]),
+        read_seconds(row["End"]) - read_seconds(row["Start"]),
         tenant=row.get("User") or "",
         limit_s=60.0 * float(limit) if limit.isdigit() else None,
     )
@@ -215,14 +222,6 @@ def _job(
         return None
     fields = {"id": name, "arrival_s": arrival_s, "gpus": gpus, "service_s": service_s, "limit_s": limit_s}
     return convert({**fields, "model": model, "tenant": tenant}, Job, f"job '{name}'")
-
-
-def _time_s(text: str) -> float:
-    """Seconds, or a date and time."""
-    try:
-        return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text).timestamp()
 
 
 READERS: tuple[tuple[str, set[str], Callable[[Row, int], Job | None]], ...] = (

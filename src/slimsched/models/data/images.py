@@ -42,11 +42,6 @@ class ImageSet(Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def side(self) -> int:
-        """Height and width in pixels."""
-        return int(self.images.shape[2])
-
     def colours(self) -> Colours:
         """Compute mean and deviation of each colour over the whole set."""
         mean, std = [], []

@@ -23,10 +23,8 @@ from slimsched.models.width import SEGMENTS, WIDTHS, check_width
 # Sliceable layers: weights are stored once at full width, and each call uses the leading channels it needs.
 #
 # The input's channel count decides how many input channels a layer uses; the caller names the number of
-# output
-# channels. No layer remembers the width it last ran at. Their operations are fused kernels on CUDA with
-# Triton,
-# and plain PyTorch everywhere else.
+# output channels. No layer remembers the width it last ran at. Their operations are fused kernels on CUDA
+# with Triton, and plain PyTorch everywhere else.
 
 EPS = 1e-5
 GROUP_CHANNELS = 8

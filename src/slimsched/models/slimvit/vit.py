@@ -7,6 +7,7 @@ instance: its weights are sliced, scaled and standardized once and never change,
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 
 import torch
@@ -183,25 +184,6 @@ class FoldedTransformerBlock(nn.Module):
         return tuple(self.get_buffer(f"{name}_{index}") for index in range(6))
 
 
-class FoldedPool(nn.Module):
-    """The last norm, sequence pooling and the classifier, as buffers."""
-
-    def __init__(self, pool: "SlimPool") -> None:
-        super().__init__()
-        self.dim = pool.norm.normalized_shape[0]
-        for name, tensor in pool.state_dict().items():
-            self.register_buffer(name.replace(".", "_"), tensor.detach().clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, tokens, dim) -> (N, classes) in single precision."""
-        x = F.layer_norm(x.float(), (self.dim,), *self._pair("norm"))
-        weights = F.softmax(F.linear(x, *self._pair("weigh")), dim=1)  # (N, tokens, 1)
-        return F.linear((weights * x).sum(dim=1), *self._pair("classifier"))
-
-    def _pair(self, name: str) -> tuple[Tensor, Tensor]:
-        return self.get_buffer(f"{name}_weight").float(), self.get_buffer(f"{name}_bias").float()
-
-
 # -- The network.
 
 
@@ -230,7 +212,10 @@ class SlimTokenizer(nn.Module):
 
 
 class SlimPool(nn.Module):
-    """Sequence pooling: a layer gives each token a weight, and the weighted mean is classified."""
+    """Sequence pooling: a layer gives each token a weight, and the weighted mean is classified.
+
+    It is the same at every width, and computes in single precision whatever its weights are kept in.
+    """
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -243,10 +228,13 @@ class SlimPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, tokens, dim) -> (N, classes) in single precision."""
-        x = self.norm(x.float())
-        weights = F.softmax(self.weigh(x), dim=1)  # (N, tokens, 1)
-        logits: Tensor = self.classifier((weights * x).sum(dim=1))
-        return logits
+        x = F.layer_norm(x.float(), self.norm.normalized_shape, *_in_float32(self.norm))
+        weights = F.softmax(F.linear(x, *_in_float32(self.weigh)), dim=1)  # (N, tokens, 1)
+        return F.linear((weights * x).sum(dim=1), *_in_float32(self.classifier))
+
+
+def _in_float32(layer: nn.LayerNorm | nn.Linear) -> tuple[Tensor, Tensor]:
+    return layer.weight.float(), layer.bias.float()
 
 
 class VitSegment(SlimNetworkSegment):
@@ -279,7 +267,7 @@ class VitSegment(SlimNetworkSegment):
             assert isinstance(block, SlimTransformerBlock)
             layers.append(FoldedTransformerBlock(block, width))
         if self.pool is not None:
-            layers.append(FoldedPool(self.pool))
+            layers.append(deepcopy(self.pool).requires_grad_(False))
         return layers
 
 

@@ -71,6 +71,8 @@ CLASSES, LABELS = "classes", "labels"
 
 NUMBER_BYTES = 32
 """What a number takes on its way into JSON: an object first, then up to 25 characters."""
+LONGEST_VALUE = 350
+"""A value and its place, written out: a double has up to 309 digits before its point."""
 
 
 class ModelApi:
@@ -90,21 +92,40 @@ class ModelApi:
         self._place = {tensor.name: place for place, tensor in enumerate(self.spec.outputs)}
         self._label_bytes = 8 + 6 * max((len(label) for label in self.spec.labels), default=0)
 
-    def tensor(self, name: str, outputs: Arrays) -> tuple[str, NDArray[Any] | list[str]]:
-        """One output by name: its type, and its values or words."""
-        if name in self._place:
-            place = self._place[name]
-            return self.spec.outputs[place].datatype, outputs[place]
+    def tensor(
+        self, one: "RequestedOutput", outputs: Arrays
+    ) -> tuple[str, tuple[int, ...], NDArray[Any] | list[str]]:
+        """One output as a client asked for it: its type, its shape, and its values or words."""
+        if one.name in self._place:
+            place = self._place[one.name]
+            if not one.best:
+                return self.spec.outputs[place].datatype, outputs[place].shape, outputs[place]
+            rows = outputs[place].reshape(len(outputs[place]), -1)
+            words = [word for row in rows for word in self._best(row, one.best, is_first=place == 0)]
+            return "BYTES", (len(rows), min(one.best, rows.shape[1])), words
         classes = outputs[0].argmax(axis=1).astype(np.int64)
-        if name == CLASSES:
-            return "INT64", classes
-        return "BYTES", [self.spec.labels[int(number)] for number in classes]
+        if one.name == CLASSES:
+            return "INT64", classes.shape, classes
+        return "BYTES", classes.shape, [self.spec.labels[int(number)] for number in classes]
+
+    def _best(self, row: NDArray[Any], most: int, *, is_first: bool) -> list[str]:
+        """Write the largest values of one example as Triton does: value, place and label, if any."""
+        labels = self.spec.labels if is_first and len(self.spec.labels) == len(row) else ()
+        places = np.argsort(-row.astype(np.float64), kind="stable")[:most].tolist()
+        return [f"{float(row[at]):f}:{at}" + (f":{labels[at]}" if labels else "") for at in places]
 
     def datatype(self, name: str) -> str:
         """Return the type of an output's values."""
         if name in self._place:
             return self.spec.outputs[self._place[name]].datatype
         return "INT64" if name == CLASSES else "BYTES"
+
+    def most_bytes(self, one: "RequestedOutput") -> int:
+        """The most that one example's share of an output takes in an answer, as a client asked for it."""
+        if one.best:
+            most = min(one.best, prod(self.spec.outputs[self._place[one.name]].shape))
+            return (LONGEST_VALUE + self._label_bytes) * most
+        return self.row_bytes(one.name, as_text=not (one.binary or one.place))
 
     def row_bytes(self, name: str, *, as_text: bool) -> int:
         """The most that one example's share of an output takes in an answer, as text or as raw bytes."""
@@ -137,7 +158,34 @@ class ModelApi:
             "platform": "slimsched_pytorch",
             "inputs": [_described(one.name, one.datatype, one.shape) for one in self.spec.inputs],
             "outputs": [_described(name, self.datatype(name), rows.get(name, ())) for name in self.outputs],
+            "properties": self._properties,
         }
+
+    def config(self, most: int) -> dict[str, object]:
+        """The model's configuration as Triton describes it; a request may have this many examples."""
+        rows = {tensor.name: tensor.shape for tensor in self.spec.outputs}
+        return {
+            "name": self.name,
+            "platform": "slimsched_pytorch",
+            "backend": "slimsched",
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": most,
+            "input": [
+                {"format": "FORMAT_NONE", **_configured(one.name, one.datatype, one.shape)}
+                for one in self.spec.inputs
+            ],
+            "output": [_configured(name, self.datatype(name), rows.get(name, ())) for name in self.outputs],
+            "dynamic_batching": {},
+            "parameters": {name: {"string_value": text} for name, text in self._properties.items()},
+            "model_transaction_policy": {"decoupled": False},
+        }
+
+    @property
+    def _properties(self) -> dict[str, str]:
+        """What clients may want to know of this model besides: its size knob."""
+        spec = self.spec
+        told = {"choices": ";".join(map(",".join, spec.segments)), "plans": str(len(spec.plans))}
+        return told | ({"description": spec.description} if spec.description else {})
 
 
 def accepted_types(tensor: TensorSpec) -> tuple[str, ...]:
@@ -147,6 +195,13 @@ def accepted_types(tensor: TensorSpec) -> tuple[str, ...]:
 
 def _described(name: str, datatype: str, shape: tuple[int, ...]) -> dict[str, object]:
     return {"name": name, "datatype": datatype, "shape": [-1, *shape]}
+
+
+def _configured(name: str, datatype: str, shape: tuple[int, ...]) -> dict[str, object]:
+    """Describe a tensor without its batch dimension; one number per example is a list of one for Triton."""
+    kind = f"TYPE_{'STRING' if datatype == 'BYTES' else datatype}"
+    own: dict[str, object] = {} if shape else {"reshape": {"shape": []}}
+    return {"name": name, "data_type": kind, "dims": list(shape) or [1], **own}
 
 
 # -- The receipt of a call, as clients get it: what was chosen, where it ran, what it took.
@@ -161,7 +216,7 @@ class InferenceResult(Struct, frozen=True, kw_only=True):
 
 def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parameter]:
     """Return the receipt: choices and servers of each example; means for the rest."""
-    spec, accuracy = call.api.spec, call.api.model.quality.accuracy
+    spec, quality = call.api.spec, call.api.model.quality
     count, first = sum([one.examples for one in receipts]), receipts[0]
     choices, servers = [], []
     queue_s = compute_s = latency_s = energy_j = promised = 0.0
@@ -170,7 +225,7 @@ def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parame
         servers += [",".join(one.servers)] * one.examples
         share = one.examples / count
         sure = -1.0 if one.trail is None else one.trail.sure
-        promised += share * (sure if sure >= 0.0 else accuracy(one.path))
+        promised += share * (sure if sure >= 0.0 else quality.accuracy(one.path))
         queue_s += share * one.queue_s
         compute_s += share * one.compute_s
         latency_s += share * one.latency_s
@@ -178,7 +233,7 @@ def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parame
     told: dict[str, Parameter] = {
         "choices": ";".join(choices),
         "servers": ";".join(servers),
-        "predicted_accuracy": promised,
+        "predicted_accuracy": promised if quality.is_measured else quality.name,
         "queue_ms": 1e3 * queue_s,
         "compute_ms": 1e3 * compute_s,
         "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),
@@ -424,15 +479,28 @@ def pack(values: NDArray[Any] | list[str]) -> bytes:
 LONGEST_ID = 1000
 
 
+class OutputSpan(RegionSpan, frozen=True, kw_only=True):
+    """What the parameters of an output say: where it goes in shared memory, and whether it is classified."""
+
+    classification: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
 class RequestedOutput(Struct, frozen=True, kw_only=True):
     """An output the client asked for; `binary` asks for raw bytes instead of the protocol's own numbers.
 
-    With a `place` it is written into shared memory, as raw bytes.
+    With a `place` it is written into shared memory, as raw bytes. With `best`, this many of its largest
+    values are written as words, which Triton calls classification.
     """
 
     name: str
     binary: bool = False
     place: RegionSpan | None = None
+    best: int = 0
+
+    @property
+    def is_words(self) -> bool:
+        """Whether its size is known only once its words are."""
+        return self.name == LABELS or self.best > 0
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -484,7 +552,7 @@ class CallHead(Struct, frozen=True, kw_only=True):
         for one in self.outputs:
             if one.place is not None:
                 part = parts[one.name] = loan.find(one.place, f"output '{one.name}'")
-                if one.name != LABELS:  # words have their lengths when they are known
+                if not one.is_words:
                     part.check(f"output '{one.name}'", self.count * api.row_bytes(one.name, as_text=False))
         return Call(
             id=self.id,
@@ -524,7 +592,7 @@ def check_head(
     if len(counts) > 1:
         raise BadRequest(f"inputs have {sorted(counts)} rows; give all the same number")
     outputs, count = check_outputs(api, requested, binary=binary), counts.pop()
-    size = count * sum(api.row_bytes(one.name, as_text=not (one.binary or one.place)) for one in outputs)
+    size = count * sum(map(api.most_bytes, outputs))
     if size > most[1]:  # before anything is computed
         raise BadRequest(
             f"the answer would take up to {size} bytes, {most[1]} are the limit; send fewer examples, "
@@ -544,6 +612,10 @@ def check_outputs(
             raise BadRequest(f"unknown output '{one.name}'; this model has {', '.join(api.outputs)}")
         if one.name in names:
             raise BadRequest(f"output '{one.name}' is asked for twice; name each output once")
+        if one.best and one.name in (CLASSES, LABELS):
+            raise BadRequest(
+                f"output '{one.name}' has no scores to classify by; ask for {api.spec.outputs[0].name}"
+            )
         names.add(one.name)
     if requested:
         return tuple(requested)
@@ -590,7 +662,7 @@ class AnswerForm(NamedTuple):
 def is_plain_call(call: Call) -> bool:
     """Whether the answer to this call differs from others only in numbers."""
     size = call.count * sum(call.api.row_bytes(one.name, as_text=False) for one in call.outputs)
-    is_raw = all(one.binary and one.place is None and one.name != LABELS for one in call.outputs)
+    is_raw = all(one.binary and one.place is None and not one.is_words for one in call.outputs)
     return is_raw and size <= LARGEST_ANSWER_BYTES
 
 
@@ -616,7 +688,7 @@ class KnownHead:
 
     def rows(self, outputs: Arrays) -> list[bytes]:
         """Return the bytes of each output that the calls ask for, example by example."""
-        return [pack(self.call.api.tensor(one.name, outputs)[1]) for one in self.call.outputs]
+        return [pack(self.call.api.tensor(one, outputs)[2]) for one in self.call.outputs]
 
     def text(self, receipt: Receipt) -> tuple[bytes, bytes, bytes]:
         """Return the text of an answer, around its network time and the number of its first request."""

@@ -25,6 +25,7 @@ from slimsched.serving.api.calls import (
     Layout,
     Loan,
     ModelApi,
+    OutputSpan,
     Parameter,
     RequestedOutput,
     check_head,
@@ -36,7 +37,7 @@ from slimsched.serving.api.calls import (
 from slimsched.serving.api.limits import BadRequest
 from slimsched.serving.api.proto import inference_pb2
 from slimsched.serving.api.service import CallHandler
-from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, filled, write_parts
+from slimsched.serving.api.shared_memory import RegionPart, filled, write_parts
 
 # -- Splits an inference request into its head and the raw tensors that follow it, without parsing either.
 #
@@ -111,8 +112,7 @@ def write_answer(call: Call, answered: InferenceResult) -> bytes:
     shared: list[tuple[RegionPart, bytes]] = []
     raws: list[bytes] = []
     for one in call.outputs:
-        kind, values = api.tensor(one.name, answered.outputs)
-        shape = (len(values),) if isinstance(values, list) else values.shape
+        kind, shape, values = api.tensor(one, answered.outputs)
         output, raw = _described_output(one.name, kind, shape), pack(values)
         if one.place is not None:
             part = call.parts[one.name]
@@ -286,10 +286,14 @@ def _read_head_cached(text: bytes, api: ModelApi, most: tuple[int, int]) -> Call
 def _read_head(request: Any, api: ModelApi, most: tuple[int, int]) -> CallHead:
     """Read and check all but the tensors of a request, within the most examples and the largest answer."""
     inputs = [
-        GivenInput(name=one.name, datatype=one.datatype, shape=tuple(one.shape), place=_place(one))
+        GivenInput(name=one.name, datatype=one.datatype, shape=tuple(one.shape), place=_span(one).place)
         for one in request.inputs
     ]
-    requested = [RequestedOutput(name=one.name, binary=True, place=_place(one)) for one in request.outputs]
+    asked = [(one.name, _span(one)) for one in request.outputs]
+    requested = [
+        RequestedOutput(name=name, binary=True, place=span.place, best=span.classification)
+        for name, span in asked
+    ]
     parameters = read_parameters({name: value_of(value) for name, value in request.parameters.items()})
     return check_head(api, most, request.id, inputs, requested, parameters, binary=True)
 
@@ -314,15 +318,18 @@ def _read_tensors(
     return tuple([tensors[name] for name in api.inputs])
 
 
-def _place(tensor: Any) -> RegionSpan | None:
-    """Return where in shared memory a tensor lies; None if it does not."""
+_NO_SPAN = OutputSpan()
+
+
+def _span(tensor: Any) -> OutputSpan:
+    """Return what the parameters of a tensor say: where in shared memory it lies, how it is to be written."""
     if not tensor.parameters:
-        return None
+        return _NO_SPAN
     given = {name: value_of(value) for name, value in tensor.parameters.items()}
     try:
-        return msgspec.convert(given, RegionSpan).place
+        return msgspec.convert(given, OutputSpan)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"tensor '{tensor.name}': its shared memory is wrong: {error}") from None
+        raise BadRequest(f"tensor '{tensor.name}': its parameters are wrong: {error}") from None
 
 
 def _contents(one: Any, count: int) -> bytes:

@@ -8,9 +8,8 @@ import logging
 import os
 import socket
 import ssl
-import zlib
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -23,6 +22,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # processes are started 
 os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", CIPHERS)  # gRPC reads both when it is imported
 
 import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from slimsched.core.config import ConfigError, SlimError, read_small_file
 from slimsched.serving.api.calls import LONGEST_ID, AnswerForm, Call, InferenceResult, Loan, is_plain_call
@@ -39,10 +40,12 @@ from slimsched.serving.api.grpc_codec import (
     write_around,
 )
 from slimsched.serving.api.limits import (
+    CODINGS,
     Account,
     BadRequest,
     Ledger,
     Limits,
+    NotFound,
     NotOffered,
     RefusalError,
     Token,
@@ -52,8 +55,9 @@ from slimsched.serving.api.limits import (
     Unavailable,
     network_of,
     retry_of,
+    unpacked,
 )
-from slimsched.serving.api.pages import Headers, RawMethod
+from slimsched.serving.api.pages import CHECK, HEALTH, SERVICE, Headers, RawMethod
 from slimsched.serving.api.service import CallHandler, run_call
 
 if TYPE_CHECKING:
@@ -184,18 +188,11 @@ class GrpcContext:
         if not message[0]:
             return message[PREFIX_BYTES:]
         encoding = dict(self._metadata).get("grpc-encoding", "identity")
-        if message[0] != 1 or encoding not in ("gzip", "deflate"):
+        if message[0] != 1 or encoding not in CODINGS:
             raise NotOffered(
                 f"messages in encoding '{encoding}' are not understood; send gzip, or plain ones"
             )
-        reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | (16 if encoding == "gzip" else 0))
-        try:
-            raw = reader.decompress(message[PREFIX_BYTES:], self._longest_bytes + 1)
-        except zlib.error as error:
-            raise BadRequest(f"the message is not {encoding}: {error}") from None
-        if len(raw) > self._longest_bytes:
-            raise TooLarge(f"the message has more than {self._longest_bytes} bytes; send fewer images")
-        return raw
+        return unpacked(message[PREFIX_BYTES:], encoding, self._longest_bytes)
 
 
 def _wake(future: asyncio.Future[None] | None) -> None:
@@ -277,6 +274,16 @@ class GrpcReading:
 
 log = logging.getLogger("slim.grpc")
 
+HEALTH_LOOK_S = 0.5
+"""How often a stream that watches the health looks."""
+NOT_SERVING = health_pb2.HealthCheckResponse(status="NOT_SERVING").SerializeToString()
+SERVICE_UNKNOWN = health_pb2.HealthCheckResponse(status="SERVICE_UNKNOWN").SerializeToString()
+REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
+"""Version 1 has the same messages."""
+for _one in (health_pb2, reflection_pb2):  # beside the services of this server, whose pool is its own
+    pb.DESCRIPTOR.pool.AddSerializedFile(_one.DESCRIPTOR.serialized_pb)
+_described = reflection.aio.ReflectionServicer((SERVICE, HEALTH[1:], REFLECTION), pb.DESCRIPTOR.pool)
+
 Infer = Callable[[list[Any]], Awaitable[bytes]]
 """Answers the request in the list, which it may clear once it has a copy; it may raise refusals."""
 
@@ -288,11 +295,14 @@ def address_of(peer: str) -> str:
 
 
 class GrpcStreams:
-    """All streams of a server."""
+    """All streams of a server: of inference, and those that watch its health or ask what it offers."""
 
-    def __init__(self, handler: CallHandler, reading: GrpcReading, token: Token, infer: Infer) -> None:
+    def __init__(
+        self, handler: CallHandler, reading: GrpcReading, token: Token, infer: Infer, check: RawMethod
+    ) -> None:
+        """`check` answers what the server's health is."""
         self.handler, self.reading, self.infer = handler, reading, infer
-        self._token = token
+        self._token, self._check = token, check
         self._open: Counter[str] = Counter()  # by the client's address
         self.stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -301,8 +311,52 @@ class GrpcStreams:
         if not self.stopping.done():
             self.stopping.set_result(None)
 
-    async def serve(self, _: Any, context: Any) -> None:
-        """Serve one stream, as gRPC calls it."""
+    def methods(self) -> "dict[str, Method]":
+        """Return the methods with streams by path, as gRPC calls them."""
+        reflecting = partial(self._serve, self._reflect)
+        return {
+            f"/{SERVICE}/ModelStreamInfer": partial(
+                self._serve, lambda context: _Stream(self, context).run()
+            ),
+            f"{HEALTH}/Watch": partial(self._serve, self._watch),
+            f"/{REFLECTION}/ServerReflectionInfo": reflecting,
+            f"/{REFLECTION.replace('v1alpha', 'v1')}/ServerReflectionInfo": reflecting,
+        }
+
+    async def _watch(self, context: Any) -> None:
+        """Tell the health at once and whenever it changes, until the client leaves or the server ends."""
+        raw, told = await self.reading.read(context, self.handler.limits, is_large=False), b""
+        while True:
+            is_last = self.stopping.done()
+            try:
+                health = await self._check(raw, ()) if not is_last else NOT_SERVING
+            except (NotFound, grpc.aio.AioRpcError):  # here, or from the gateway
+                health = SERVICE_UNKNOWN
+            if health != told:
+                async with asyncio.timeout(self.handler.limits.sending_s):
+                    await context.write(told := health)
+            if is_last:
+                raise Unavailable("the server is draining")
+            await asyncio.wait((self.stopping,), timeout=HEALTH_LOOK_S)
+
+    async def _reflect(self, context: Any) -> None:
+        """Answer which services and messages there are, one question after the other."""
+
+        async def questions() -> AsyncIterator[Any]:
+            while True:
+                async with asyncio.timeout(self.handler.limits.idle_s):
+                    raw = await context.read()
+                if raw is grpc.aio.EOF:
+                    return
+                self.reading.check(raw, self.handler.limits)
+                yield parse(raw, reflection_pb2.ServerReflectionRequest)
+
+        async for answer in _described.ServerReflectionInfo(questions(), context):
+            async with asyncio.timeout(self.handler.limits.sending_s):
+                await context.write(answer.SerializeToString())
+
+    async def _serve(self, run: Callable[[Any], Awaitable[None]], _: Any, context: Any) -> None:
+        """Serve one stream, within their number."""
         address = address_of(context.peer())
         self._open[address] += 1
         try:
@@ -315,10 +369,12 @@ class GrpcStreams:
                 raise TooMany(
                     f"{limit} streams are open{where}, which is the limit; use ModelInfer, or try again", 1.0
                 )
-            await _Stream(self, context).run()
+            await run(context)
             return
         except RefusalError as refusal:
             code, why = refusal.grpc_code, str(refusal)
+        except TimeoutError:
+            code, why = TooLate.grpc_code, "the client neither sent nor read for too long; start a new stream"
         finally:
             self._open[address] -= 1
             if not self._open[address]:
@@ -584,11 +640,13 @@ def _refuse_encrypted() -> str:
     raise ConfigError("the key is encrypted; decrypt it with: openssl pkey -in KEY -out PLAIN_KEY")
 
 
-SERVICE = "inference.GRPCInferenceService"
+INFER = f"/{SERVICE}/ModelInfer"
+OPEN = (CHECK, f"/{SERVICE}/ServerLive", f"/{SERVICE}/ServerReady")
+"""Probes ask these, and have no token."""
 
 
 class GrpcServer:
-    """Hands inference calls to a handler; `others` answers the other methods."""
+    """Hands inference calls to a handler; `others` answers the other methods, by path."""
 
     def __init__(
         self,
@@ -602,10 +660,10 @@ class GrpcServer:
         self._handler, self._token, self._link = handler, Token(token), link
         self._reading = GrpcReading(handler.ledger, handler.limits)
         self._streams = GrpcStreams(
-            handler, self._reading, self._token, partial(self._infer, read_parsed_call)
+            handler, self._reading, self._token, partial(self._infer, read_parsed_call), others[CHECK]
         )
-        methods = {**others, "ModelInfer": self._model_infer}
-        self._unary = {name: self._guarded(name, method) for name, method in methods.items()}
+        methods = {**others, INFER: self._model_infer}
+        self._unary = {path: self._guarded(path, method) for path, method in methods.items()}
         self._library: grpc.aio.Server | None = None
         self._express: GrpcExpress | None = None
 
@@ -614,9 +672,8 @@ class GrpcServer:
         if credentials is not None or not is_available:
             return await self._start_library(f"{host}:{port}", credentials, shares_port)
         sockets = listen(host, port, shares_port=shares_port)
-        methods = {**self._unary, "ModelStreamInfer": self._streams.serve}
-        paths = {f"/{SERVICE}/{name}": method for name, method in methods.items()}
-        self._express = GrpcExpress(self._handler, self._link, paths, sockets)
+        methods = self._unary | self._streams.methods()
+        self._express = GrpcExpress(self._handler, self._link, methods, sockets)
         return int(sockets[0].getsockname()[1])
 
     async def start_unix(self, address: str) -> None:
@@ -640,12 +697,12 @@ class GrpcServer:
             ],
             maximum_concurrent_rpcs=limits.calls,
         )
-        handlers = {
-            name: grpc.stream_unary_rpc_method_handler(method)  # on the wire the same; we read it
-            for name, method in self._unary.items()
-        }
-        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._streams.serve)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        unary, streams = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        handlers = {path: unary(method) for path, method in self._unary.items()}  # on the wire the same
+        handlers |= {path: streams(method) for path, method in self._streams.methods().items()}
+        for service in {path.split("/")[1] for path in handlers}:
+            own = {path.split("/")[2]: one for path, one in handlers.items() if path.split("/")[1] == service}
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, own),))
         if credentials is None:
             bound = server.add_insecure_port(address)
         else:
@@ -674,9 +731,9 @@ class GrpcServer:
         if self._express is not None:
             self._express.forget()
 
-    def _guarded(self, name: str, method: RawMethod) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _guarded(self, path: str, method: RawMethod) -> Callable[[Any, Any], Awaitable[Any]]:
         """Wrap a method: check the token, read the message, turn refusals into status codes."""
-        kind = "infer" if name == "ModelInfer" else "other"
+        kind = "infer" if path == INFER else "other"
         is_counted = kind == "infer" or not self._handler.passes_on
         ledger, account = self._handler.ledger, self._reading.account
 
@@ -684,7 +741,7 @@ class GrpcServer:
             began_s, code, size, why = monotonic(), "CANCELLED", 0, ""
             try:
                 headers: Headers = tuple(context.invocation_metadata() or ())
-                if name not in ("ServerLive", "ServerReady"):
+                if path not in OPEN:
                     self._token.check(str(dict(headers).get("authorization", "")), "metadata authorization")
                 limits = self._handler.limits
                 raw = await self._reading.read(context, limits, is_large=kind == "infer")
@@ -704,7 +761,7 @@ class GrpcServer:
                 context.set_trailing_metadata(tuple(error.trailing_metadata() or ()))
             except Exception:
                 code, why = "INTERNAL", "an unexpected failure; see the server's log"
-                log.exception("%s failed", name)
+                log.exception("%s failed", path)
             finally:
                 ledger.hold(account, -size)
                 if is_counted:

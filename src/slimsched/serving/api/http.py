@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import re
+import shlex
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -30,6 +32,7 @@ from slimsched.serving.api.calls import (
     Layout,
     Loan,
     ModelApi,
+    OutputSpan,
     Parameter,
     RequestedOutput,
     check_head,
@@ -48,10 +51,12 @@ from slimsched.serving.api.http_requests import (
     HttpResponse,
     RequestReader,
     UnreadableError,
+    coding_of,
     offer,
+    packed,
+    packs,
     read_length,
     refused,
-    require_identity,
     require_method,
     response_of,
     written,
@@ -64,6 +69,7 @@ from slimsched.serving.api.limits import (
     TooMany,
     Unavailable,
     read_body,
+    unpacked,
 )
 from slimsched.serving.api.service import CLIENT_LEFT, CallHandler, run_call
 from slimsched.serving.api.shared_memory import RegionPart, RegionSpan, Size, filled, write_parts
@@ -76,11 +82,11 @@ if TYPE_CHECKING:
 Length = Annotated[int, Meta(ge=-1, le=2**40)]  # -1 gets an answer that says what to send
 
 
-class _InputParameters(RegionSpan, frozen=True, kw_only=True):
+class _InputParameters(RegionSpan, frozen=True, kw_only=True, omit_defaults=True):
     binary_data_size: Size | None = None
 
 
-class _Input(Struct, frozen=True, kw_only=True):
+class _Input(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     shape: Annotated[list[Length], Meta(max_length=32)]
     datatype: str
@@ -88,7 +94,7 @@ class _Input(Struct, frozen=True, kw_only=True):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _OutputParameters(RegionSpan, frozen=True, kw_only=True):
+class _OutputParameters(OutputSpan, frozen=True, kw_only=True):
     binary_data: bool | None = None
 
 
@@ -97,7 +103,7 @@ class _Output(Struct, frozen=True, kw_only=True):
     parameters: _OutputParameters = _OutputParameters()
 
 
-class _Infer(Struct, frozen=True, kw_only=True):
+class _Infer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: list[_Input]
     id: str = ""
     parameters: dict[str, Parameter] = {}
@@ -192,6 +198,7 @@ def _read_head(text: bytes | bytearray | memoryview, api: ModelApi, most: tuple[
             name=one.name,
             binary=all_binary if one.parameters.binary_data is None else one.parameters.binary_data,
             place=one.parameters.place,
+            best=one.parameters.classification,
         )
         for one in message.outputs
     ]
@@ -222,14 +229,15 @@ def write_answer(call: Call, answered: InferenceResult) -> HttpResponse:
     raw: list[bytes] = []
     shared: list[tuple[RegionPart, bytes]] = []
     for one in call.outputs:
-        kind, values = call.api.tensor(one.name, answered.outputs)
-        shape = [len(values)] if isinstance(values, list) else list(values.shape)
+        kind, shape, values = call.api.tensor(one, answered.outputs)
         entry: dict[str, Any] = {"name": one.name, "datatype": kind, "shape": shape}
         if one.place is not None:
             part, packed = call.parts[one.name], pack(values)
             part.check(f"output '{one.name}'", len(packed))
             shared.append((part, packed))
-            entry["parameters"] = filled(one.place, len(packed))
+            entry["parameters"] = filled(one.place, len(packed)) | {
+                "binary_data_size": 0
+            }  # for perf_analyzer
         elif one.binary:
             packed = pack(values)
             entry["parameters"] = {"binary_data_size": len(packed)}
@@ -442,7 +450,10 @@ class Cors:
         """Let pages of this origin read a response, if they may."""
         headers = dict(response.headers)
         if not self._is_open:
-            headers["vary"] = "Origin"  # other origins get another answer, so caches must not mix them
+            vary = headers.get("vary")
+            headers["vary"] = (
+                f"{vary}, Origin" if vary else "Origin"
+            )  # other origins get another answer, so caches must not mix them
         if origin and self._lets_in(origin):
             headers["access-control-allow-origin"] = ANY if self._is_open else origin
             headers["access-control-expose-headers"] = SHOWN
@@ -466,6 +477,11 @@ def read_cors(origins: Sequence[str]) -> Cors | None:
 
 log = logging.getLogger("slim.http")
 
+_PLAIN_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?")
+
+UNPACKED_AT_ONCE = 2
+"""How many bodies are unpacked at the same time, each into as much memory as a body may take."""
+
 Others = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
@@ -485,6 +501,7 @@ class HttpServer:
         self._handler, self._others, self._token, self._link = handler, others, Token(token), link
         self._cors = cors
         self._connections = Connections(handler.ledger)
+        self._unpacking, self._unpacked = asyncio.Semaphore(UNPACKED_AT_ONCE), handler.ledger.open("unpacked")
         self._server: asyncio.Server | None = None
         self._express: Express | None = None
 
@@ -545,6 +562,8 @@ class HttpServer:
             if response is None:
                 response = offer(request.path) if is_question else await self._answer(request, is_call)
             code = str(response.status)
+            if (accepted := request.headers.get("accept-encoding")) and packs(response):
+                response = await asyncio.to_thread(packed, response, accepted)
             if self._cors is not None:
                 response = self._cors.shown(request.headers.get("origin", ""), response)
             return response
@@ -555,25 +574,42 @@ class HttpServer:
 
     async def _answer(self, request: HttpRequest, is_call: bool) -> HttpResponse:
         try:
+            if "content-encoding" in request.headers and (coding := coding_of(request)):
+                return await self._answer_packed(request, coding, is_call)
             if is_call and (model := _model_of(request.path)) is not None:
                 self._token.check(request.headers.get("authorization", ""))
                 self._handler.api(*model)
                 require_method(request, "POST")
                 return await self._infer(request, *model)
-            require_identity(request)
             return await self._others(request)
+        except BadRequest as refusal:
+            return response_of(refusal, curl=self._curl(request))
         except RefusalError as refusal:
             return response_of(refusal)
         except Exception:
             log.exception("%s %s failed", request.method, request.path)
             return refused(500, "an unexpected failure; the server's log has the details")
 
+    async def _answer_packed(self, request: HttpRequest, coding: str, is_call: bool) -> HttpResponse:
+        """Answer a request whose body is compressed; few are unpacked at a time, and count from then on."""
+        self._token.check(request.headers.get("authorization", ""))
+        limits, ledger = self._handler.limits, self._handler.ledger
+        async with self._unpacking:
+            body = await asyncio.to_thread(unpacked, request.body, coding, limits.body_bytes)
+        if 2 * (self._unpacked.held_bytes + len(body)) > limits.held_bytes:
+            raise Unavailable("too many bytes of requests are under way; try again")
+        headers = {name: value for name, value in request.headers.items() if name != "content-encoding"}
+        ledger.hold(self._unpacked, len(body))
+        try:
+            return await self._answer(replace(request, body=body, headers=headers, head=b""), is_call)
+        finally:
+            ledger.hold(self._unpacked, -len(body))
+
     async def _infer(self, request: HttpRequest, name: str, version: str) -> HttpResponse:
         given = request.headers.get("inference-header-content-length")
         length = None if given is None else read_length(given)
         if given is not None and length is None:
             raise BadRequest(f"Inference-Header-Content-Length is '{given}'; give the JSON's length in bytes")
-        require_identity(request)
         learns = self._express is not None and not (self._cors is not None and "origin" in request.headers)
 
         def read(handler: CallHandler, loan: Loan) -> Call:
@@ -583,6 +619,29 @@ class HttpServer:
             return call
 
         return write_answer(*await run_call(self._handler, read))
+
+    def _curl(self, request: HttpRequest) -> str:
+        """Return a line for the shell that asks the same model about an example of zeros."""
+        model = _model_of(request.path)
+        if model is None or (api := self._handler.apis.get(model[0])) is None:
+            return ""
+        inputs = [
+            _Input(
+                name=one.name,
+                shape=[1, *one.shape],
+                datatype=one.datatype,
+                parameters=_InputParameters(binary_data_size=one.row_bytes),
+            )
+            for one in api.spec.inputs
+        ]
+        head, host = _encoder.encode(_Infer(inputs=inputs)).decode(), request.headers.get("host", "")
+        where = host if _PLAIN_HOST.fullmatch(host) else "localhost:8000"
+        token = ' -H "Authorization: Bearer $SLIM_TOKEN"' if "authorization" in request.headers else ""
+        return (
+            f"(printf %s {shlex.quote(head)}; head -c {api.spec.row_bytes} /dev/zero) | curl{token} "
+            f"-H Inference-Header-Content-Length:{len(head.encode())} --data-binary @- "
+            f"{where}{quote(f'/v2/models/{api.name}/infer')}"
+        )
 
     def _refuse(self, failure: UnreadableError) -> HttpResponse:
         """Refuse bytes that are not a request, or a connection above the limit."""

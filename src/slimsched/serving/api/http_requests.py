@@ -6,6 +6,7 @@ memory that servers share.
 """
 
 import re
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator
 from email.utils import formatdate
@@ -18,8 +19,10 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slimsched.serving.api.limits import (
+    CODINGS,
     Limits,
     MethodNotAllowed,
     RefusalError,
@@ -434,6 +437,7 @@ def _unknown_method() -> UnreadableError:
 # -- Responses over HTTP: pages as JSON, and refusals with their status.
 
 READ, POST, READ_OR_PUT = ("GET", "HEAD"), ("POST",), ("GET", "HEAD", "PUT")
+READ_OR_POST = ("GET", "HEAD", "POST")
 EVERY = ("GET", "HEAD", "POST", "PUT")
 
 NO_CONTENT = 204
@@ -484,16 +488,16 @@ def refused(status: int, why: str) -> HttpResponse:
     return HttpResponse(status=status, body=msgspec.json.encode({"error": why}))
 
 
-def response_of(refusal: RefusalError) -> HttpResponse:
-    """Return a refusal as a response."""
+def response_of(refusal: RefusalError, curl: str = "") -> HttpResponse:
+    """Return a refusal as a response, with a command that does better, if there is one."""
     headers = dict(retry_of(refusal))
     if isinstance(refusal, MethodNotAllowed):
         headers["allow"] = _allow(refusal.allowed)
     if isinstance(refusal, UnsupportedCoding):
-        headers["accept-encoding"] = "identity"
+        headers["accept-encoding"] = ", ".join(CODINGS)
     if isinstance(refusal, Unauthenticated):
         headers["www-authenticate"] = "Bearer"
-    body = msgspec.json.encode({"error": str(refusal)})
+    body = msgspec.json.encode({"error": str(refusal)} | ({"curl": curl} if curl else {}))
     return HttpResponse(status=refusal.status, body=body, headers=headers)
 
 
@@ -510,13 +514,37 @@ def require_method(request: HttpRequest, *methods: str) -> None:
         raise refusal
 
 
-def require_identity(request: HttpRequest) -> None:
-    """Refuse a body that is compressed."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding.lower() != "identity" and len(request.body):
-        raise UnsupportedCoding(
-            f"bodies in Content-Encoding '{coding[:100]}' are not accepted; send the body uncompressed"
-        )
+def coding_of(request: HttpRequest) -> str:
+    """Return how a request's body is compressed, nothing if it is not; refuse other ways than ours."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding == "identity" or not len(request.body):
+        return ""
+    if coding not in CODINGS:
+        known = " or ".join(CODINGS)
+        raise UnsupportedCoding(f"bodies in Content-Encoding '{coding[:100]}' are not accepted; use {known}")
+    return coding
+
+
+LEAST_PACKED_BYTES = 1024
+"""Shorter answers are not worth it."""
+_NEVER = re.compile(r"\s*q=0(\.0*)?\s*")
+
+
+def packs(response: HttpResponse) -> bool:
+    """Whether a response is worth compressing: text of some length. Raw tensors hardly shrink."""
+    return len(response.body) >= LEAST_PACKED_BYTES and response.content_type != "application/octet-stream"
+
+
+def packed(response: HttpResponse, accepted: str) -> HttpResponse:
+    """Compress a response in a way that its client accepts, if there is one."""
+    parts = [one.partition(";") for one in accepted.lower().split(",")]
+    names = {name.strip() for name, _, weight in parts if not _NEVER.fullmatch(weight)}
+    for coding in [one for one in CODINGS if one in names]:
+        packer = zlib.compressobj(1, wbits=CODINGS[coding])
+        body = packer.compress(response.body) + packer.flush()
+        own = {"content-encoding": coding, "vary": "accept-encoding"}
+        return replace(response, body=body, headers={**response.headers, **own})
+    return response
 
 
 def offer(path: str) -> HttpResponse:
@@ -534,6 +562,8 @@ def _methods_of(path: str) -> tuple[str, ...]:
             return POST
         case ["v2", "repository", *_]:
             return POST
+        case ["v2", "logging"] | ["v2", "trace", "setting"] | ["v2", "models", _, *_, "trace", "setting"]:
+            return READ_OR_POST
         case ["v2", "systemsharedmemory" | "cudasharedmemory", *_, "register" | "unregister"]:
             return POST
         case _:

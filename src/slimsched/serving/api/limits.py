@@ -5,6 +5,7 @@ with a range, so a new one is checked and can be set with `--limit` without more
 """
 
 import hmac
+import zlib
 from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from pathlib import Path
@@ -176,6 +177,26 @@ def read_body(decoder: "msgspec.json.Decoder[T]", body: bytes | bytearray | memo
 # -- The bearer token that clients must send, the same for both protocols.
 
 LONGEST_TOKEN = 4096
+
+
+CODINGS = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+"""How bytes may be compressed, and how zlib calls it."""
+
+
+def unpacked(data: bytes | bytearray | memoryview, coding: str, limit_bytes: int) -> bytes:
+    """Return compressed bytes as they were; refuse more than the limit without making more than that."""
+    reader = zlib.decompressobj(CODINGS[coding])
+    try:
+        raw = reader.decompress(data, limit_bytes + 1)
+    except zlib.error as error:
+        raise BadRequest(f"the message is not {coding}: {error}") from None
+    if len(raw) > limit_bytes:
+        raise TooLarge(f"the message has more than {limit_bytes} bytes when unpacked; send fewer examples")
+    if not reader.eof or reader.unused_data:
+        raise BadRequest(
+            f"the message is not one whole piece of {coding}; send it whole, and nothing behind it"
+        )
+    return raw
 
 
 class Token:

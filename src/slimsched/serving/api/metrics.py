@@ -264,6 +264,9 @@ class Metrics:
         self._active_j[server] += event.energy_j
         self._batch_s.observe(event.busy_s)
         self._batch.observe(event.size)
+        batches = self._tally.model(model.name, model.spec.version).batches
+        count, busy_s = batches.get(event.size, (0, 0.0))
+        batches[event.size] = count + 1, busy_s + event.busy_s
         for leg in event.key.legs:
             choice = model.spec.segments[leg.segment][leg.choice]
             self._segments[server, model.name, leg.segment, choice] += event.examples
@@ -273,9 +276,9 @@ class Metrics:
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._expected_correct += count * models[request.model].expected_accuracy(
-                request.path, request.trail
-            )
+            model = models[request.model]
+            if model.quality.is_measured:
+                self._expected_correct += count * model.expected_accuracy(request.path, request.trail)
         self._answered += count_examples(command.requests)
 
     def _examples(self) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
+from grpc_health.v1 import health_pb2
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from slimsched.serving.api.grpc_codec import parse, pb, value_of
 from slimsched.serving.api.http_requests import (
     POST,
     READ,
+    READ_OR_POST,
     READ_OR_PUT,
     HttpRequest,
     HttpResponse,
@@ -30,11 +32,13 @@ from slimsched.serving.api.limits import (
     Forbidden,
     Limits,
     NotFound,
+    NotOffered,
+    RefusalError,
     Token,
     Unavailable,
     read_body,
 )
-from slimsched.serving.api.service import InferenceService
+from slimsched.serving.api.service import OPEN_METRICS, InferenceService, open_metrics
 from slimsched.serving.api.shared_memory import Registration, SharedMemoryControl, read_registration
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import WHILE_BUSY, record_of
@@ -250,17 +254,14 @@ class RepositoryControl:
         self._trouble: dict[tuple[str, str], str] = {}
         self._unloaded: set[str] = set()
 
-    def index(self, *, ready: bool = False) -> list[dict[str, str]]:
-        """List the models of the repository, and those served that are not in it, with their states."""
+    def others(self) -> list[dict[str, str]]:
+        """List the models of the repository that are not served."""
         serving = {(api.name, api.version) for api in self._service.apis.values()}
-        rows = [_row(name, version, "READY") for name, version in sorted(serving)]
-        if not ready:
-            rows += [
-                _row(model.name, model.version, "UNAVAILABLE", self._reason(model))
-                for model in self._repository.models()
-                if (model.name, model.version) not in serving
-            ]
-        return sorted(rows, key=lambda row: (row["name"], row["version"]))
+        return [
+            _row(model.name, model.version, "UNAVAILABLE", self._reason(model))
+            for model in self._repository.models()
+            if (model.name, model.version) not in serving
+        ]
 
     async def load(self, name: str, version: str = "") -> None:
         """Load a model, or a version of it, and let it take over; raise a refusal that says what is wrong."""
@@ -274,6 +275,14 @@ class RepositoryControl:
                 self._trouble[stored.name, stored.version] = str(error)
                 raise BadRequest(f"cannot load model '{name}': {error}") from None
             self._trouble.pop((stored.name, stored.version), None)
+
+    async def load_again(self) -> None:
+        """Load what is served again from its folder, as SIGHUP asks; what cannot be loaded stays as it is."""
+        for name in list(self._service.apis):
+            try:
+                await self.load(name)
+            except RefusalError as error:
+                log.error("model '%s' stays as it is: %s", name, error)
 
     async def unload(self, name: str) -> None:
         """Take no new requests to a model; it goes once those under way are answered."""
@@ -357,6 +366,21 @@ def opened(repository: RepositoryControl | None) -> RepositoryControl:
     return repository
 
 
+def index(
+    service: InferenceService, repository: RepositoryControl | None, *, ready: bool = False
+) -> list[dict[str, str]]:
+    """List the models that are served, and those of the repository, if there is one, with their states."""
+    rows = [_row(api.name, api.version, "READY") for api in service.apis.values()]
+    rows += [] if ready or repository is None else repository.others()
+    return sorted(rows, key=lambda row: (row["name"], row["version"]))
+
+
+def no_setting(what: str) -> NotOffered:
+    """Refuse an extension of Triton that changes the traces or the logs of a running server."""
+    option = "--otel" if what == "trace" else "--log-format"
+    return NotOffered(f"this server has no {what} settings to show or change; start it with {option}")
+
+
 def _row(name: str, version: str, state: str, reason: str = "") -> dict[str, str]:
     return {"name": name, "version": version, "state": state, "reason": reason}
 
@@ -425,6 +449,10 @@ def document(service: InferenceService) -> dict[str, Any]:
         "/v2/health/ready": {"get": _get("Whether requests are accepted", "405", "503")},
         "/v2/goal": {"get": _get("The current goal"), "put": change_goal},
         "/v2/machine": {"get": _get("What was found here and chosen for it")},
+        "/v2/models/stats": {"get": _get("Statistics of all models")},
+        "/v2/repository/index": {
+            "post": _post("List models", _list(ANY_OBJECT), {"ready": {"type": "boolean"}})
+        },
         **(_repository() if "model_repository" in service.extensions else {}),
         **(_shared_memory() if "system_shared_memory" in service.extensions else {}),
         "/metrics": {"get": _get("Metrics in the Prometheus text format", kind="text/plain")},
@@ -433,8 +461,13 @@ def document(service: InferenceService) -> dict[str, Any]:
         model = f"/v2/models/{api.name}"
         for path in (model, f"{model}/versions/{api.version}"):
             paths[path] = {"get": _get("The model's inputs and outputs")}
+            paths[f"{path}/config"] = {"get": _get("The model's configuration, in Triton's words")}
+            paths[f"{path}/stats"] = {"get": _get("How many calls it answered, and what they took")}
             paths[f"{path}/ready"] = {"get": _get("Whether the model is ready", "401", "503")}
             paths[f"{path}/infer"] = {"post": _infer(service.limits, api)}
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            operation["operationId"] = f"{method}_{path.strip('/').replace('/', '_')}"
     token = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
@@ -463,20 +496,19 @@ def _at(name: str, operation: dict[str, Any]) -> dict[str, Any]:
     return {**operation, "parameters": [{"name": name, "in": "path", "required": True, "schema": TEXT}]}
 
 
+def _post(about: str, answer: dict[str, Any], properties: dict[str, Any], *codes: str) -> dict[str, Any]:
+    body = {"type": "object", "properties": properties}
+    return _operation(about, answer, "400", "401", *codes, body=body, required=False)
+
+
 def _repository() -> dict[str, Any]:
     """The model repository, where the operator allows it."""
 
-    def post(about: str, answer: dict[str, Any], properties: dict[str, Any], *codes: str) -> dict[str, Any]:
-        body = {"type": "object", "properties": properties}
-        return _operation(about, answer, "400", "401", "403", *codes, body=body, required=False)
-
     version = {"version": {**TEXT, "description": "the newest one if left out"}}
     loaded, path = {"parameters": {"type": "object", "properties": version}}, "/v2/repository/models/{model}"
-    load = post("Load a model, or a new version of it", ANY_OBJECT, loaded, "404", "503")
-    unload = post("Unload a model", ANY_OBJECT, {"parameters": ANY_OBJECT}, "404")
-    index = post("List the models of the repository", _list(ANY_OBJECT), {"ready": {"type": "boolean"}})
+    load = _post("Load a model, or a new version of it", ANY_OBJECT, loaded, "403", "404", "503")
+    unload = _post("Unload a model", ANY_OBJECT, {"parameters": ANY_OBJECT}, "403", "404")
     return {
-        "/v2/repository/index": {"post": index},
         f"{path}/load": {"post": _at("model", load)},
         f"{path}/unload": {"post": _at("model", unload)},
     }
@@ -597,19 +629,28 @@ Headers = tuple[tuple[str, str], ...]
 RawMethod = Callable[[bytes, Headers], Awaitable[bytes]]
 """A method that takes and gives messages as bytes; it may raise refusals."""
 
-METHODS = tuple(
-    method.name
-    for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-    if not method.name.endswith("Infer")
+SERVICE, HEALTH = "inference.GRPCInferenceService", "/grpc.health.v1.Health"
+CHECK = f"{HEALTH}/Check"
+"""The standard question after health: of the server as a whole, or of one model."""
+
+METHODS = (
+    CHECK,
+    *[
+        f"/{SERVICE}/{method.name}"
+        for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+        if not method.name.endswith("Infer")
+    ],
 )
-"""All methods of the protocol but inference."""
+"""The paths of all methods but inference and streams."""
 
 
 def grpc_pages(service: InferenceService, repository: RepositoryControl | None) -> dict[str, RawMethod]:
-    """Return these methods by name; they answer from what the service knows."""
+    """Return these methods by path; they answer from what the service knows."""
 
-    def method(name: str) -> RawMethod:
-        request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+    def method(path: str) -> RawMethod:
+        name = path.rpartition("/")[2]
+        start, module = ("HealthCheck", health_pb2) if path == CHECK else (name, pb)
+        request, response = getattr(module, f"{start}Request"), getattr(module, f"{start}Response")
 
         async def answer(raw: bytes, _: Headers) -> bytes:
             fields = await _carry_out(service, repository, name, parse(raw, request))
@@ -617,7 +658,7 @@ def grpc_pages(service: InferenceService, repository: RepositoryControl | None) 
 
         return answer
 
-    return {name: method(name) for name in METHODS}
+    return {path: method(path) for path in METHODS}
 
 
 async def _carry_out(
@@ -625,6 +666,10 @@ async def _carry_out(
 ) -> dict[str, Any]:
     """Carry a method out; return the fields of its response."""
     match name:
+        case "Check":
+            if asked.service not in ("", SERVICE):
+                service.api(asked.service)
+            return {"status": "SERVING" if service.is_ready else "NOT_SERVING"}
         case "ServerLive":
             return {"live": True}
         case "ServerReady":
@@ -639,8 +684,14 @@ async def _carry_out(
             return {"ready": service.is_ready}
         case "ModelMetadata":
             return service.api(asked.name, asked.version).metadata()
+        case "ModelConfig":
+            return {"config": service.api(asked.name, asked.version).config(service.limits.most[0])}
+        case "ModelStatistics":
+            return service.statistics(asked.name, asked.version)
+        case "TraceSetting" | "LogSettings":
+            raise no_setting(name.partition("Setting")[0].lower())
         case "RepositoryIndex":
-            return {"models": opened(repository).index(ready=asked.ready)}
+            return {"models": index(service, repository, ready=asked.ready)}
         case "RepositoryModelLoad":
             control = opened(repository)
             parameters: dict[str, Any] = {key: value_of(one) for key, one in asked.parameters.items()}
@@ -695,13 +746,24 @@ class Pages:
             page = self._pages.get(path)
         if page is not None:
             require_method(request, *READ)
-            return page()
+            response = page()
+            if path == "/metrics" and OPEN_METRICS in request.headers.get("accept", ""):
+                kind = f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
+                body = open_metrics(response.body.decode()).encode()
+                return HttpResponse(status=200, body=body, content_type=kind)
+            return response
         parts = path.split("/")[1:]
         if parts[:1] != ["v2"]:
             raise NotFound(f"no path {request.path}; the protocol starts at /v2")
         if parts == ["v2"]:
             require_method(request, *READ)
             return json_page({**self._service.server_metadata(), "models": list(self._service.apis)})
+        if parts[1:] == ["logging"] or parts[-2:] == ["trace", "setting"]:
+            require_method(request, *READ_OR_POST)
+            raise no_setting("log" if parts[1] == "logging" else "trace")
+        if parts[1:] == ["models", "stats"]:
+            require_method(request, *READ)
+            return json_page(self._service.statistics())
         if parts == ["v2", "goal"] and self._goal is not None:
             require_method(request, *READ_OR_PUT)
             return json_page(
@@ -723,20 +785,24 @@ class Pages:
         require_method(request, *READ)
         if rest == []:
             return json_page(api.metadata())
+        if rest == ["config"]:
+            return json_page(api.config(self._service.limits.most[0]))
+        if rest == ["stats"]:
+            return json_page(self._service.statistics(name, version))
         if rest == ["ready"]:
             if not self._service.is_ready:
                 raise Unavailable(f"model '{name}' is not ready")
             return json_page({"name": name, "ready": True})
-        raise NotFound(f"no path {request.path}; a model has /, /ready and /infer")
+        raise NotFound(f"no path {request.path}; a model has /, /config, /ready, /stats and /infer")
 
     async def _ask_repository(self, request: HttpRequest, parts: list[str]) -> HttpResponse:
         if parts != ["index"] and (parts[:1] != ["models"] or len(parts) != 3):
             raise NotFound(f"no path {request.path}; see /v2/repository/index")
         require_method(request, *POST)
-        repository = opened(self._repository)
+        repository = self._repository if parts == ["index"] else opened(self._repository)
         asked = read_body(_repository_request, request.body or b"{}", "a request to the repository")
-        if parts == ["index"]:
-            return json_page(repository.index(ready=asked.ready))
+        if repository is None or parts == ["index"]:
+            return json_page(index(self._service, repository, ready=asked.ready))
         _, name, step = parts
         if step == "load":
             await repository.load(name, version_of(asked.parameters))

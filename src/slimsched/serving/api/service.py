@@ -5,11 +5,13 @@ responses.
 """
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from time import monotonic, time
 from typing import TYPE_CHECKING, ClassVar, assert_never
 
 import numpy as np
@@ -17,7 +19,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched import __version__
-from slimsched.core.config import SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.core.statistics import follow
 from slimsched.serving.api.calls import Call, InferenceResult, InputMemory, Loan, ModelApi, result_of
 from slimsched.serving.api.limits import (
@@ -34,6 +36,7 @@ from slimsched.serving.api.limits import (
 from slimsched.serving.api.shared_memory import SharedMemoryControl
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, Terms
+from slimsched.serving.gateway.goal import check_measured
 from slimsched.serving.live.calls import DroppedError, Receipt
 from slimsched.serving.live.memory import InputArena, memory_bytes
 
@@ -43,6 +46,8 @@ if TYPE_CHECKING:
 # -- The Prometheus text format (0.0.4): writes counters, gauges and histograms as lines.
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+OPEN_METRICS = "application/openmetrics-text"
 
 Labels = Mapping[str, str]
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -111,6 +116,12 @@ def sample(name: str, value: float, labels: Labels) -> str:
     return f"{name}{{{inside}}} {_number(value)}" if inside else f"{name} {_number(value)}"
 
 
+def open_metrics(text: str) -> str:
+    """Write a page as OpenMetrics 1.0: counters are named without _total, edges have a point, and it ends."""
+    named = re.sub(r"^(# (?:HELP|TYPE) \S+)_total ", r"\1 ", text, flags=re.MULTILINE)
+    return re.sub(r'(\ble="\d+)"', r'\1.0"', named) + "# EOF\n"
+
+
 def _head(name: str, kind: str, about: str) -> list[str]:
     return [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
 
@@ -145,6 +156,53 @@ CUTS = {
 """Why a thread turns clients away unheard, in the order of `Cut` in `express_mailbox.hpp`."""
 
 
+class ModelCounts(Struct):
+    """Calls to one version of a model: how many, how long they took, and the batches that servers ran."""
+
+    calls: int = 0
+    failed: int = 0
+    examples: int = 0
+    took_s: float = 0.0
+    failed_s: float = 0.0
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+    last_ms: int = 0
+    batches: dict[int, tuple[int, float]] = {}  # how many there were of each size, and their device time
+
+    def add(self, more: "ModelCounts") -> None:
+        """Add what another process has counted; it counts no batches."""
+        for name in ("calls", "failed", "examples", "took_s", "failed_s", "queue_s", "compute_s"):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.last_ms = max(self.last_ms, more.last_ms)
+
+    def described(self) -> dict[str, object]:
+        """Return the counts as Triton's statistics extension has them; a call counts once, however large.
+
+        Copying inputs and outputs is part of what servers compute; what is left of a call's time is the way.
+        """
+        calls = self.calls
+        steps = ("compute_input", "compute_infer", "compute_output")
+        of = {"success": (calls, self.took_s), "queue": (calls, self.queue_s)}
+        of |= dict(zip(steps, ((calls, seconds) for seconds in (0.0, self.compute_s, 0.0)), strict=True))
+        of |= {"fail": (self.failed, self.failed_s), "cache_hit": (0, 0.0), "cache_miss": (0, 0.0)}
+        batches = sorted(self.batches.items())
+        return {
+            "last_inference": self.last_ms,
+            "inference_count": self.examples,
+            "execution_count": sum(count for _, (count, _) in batches),
+            "inference_stats": {name: _duration(*one) for name, one in of.items()},
+            "batch_stats": [
+                {"batch_size": size}
+                | {name: _duration(count, seconds * (name == steps[1])) for name in steps}
+                for size, (count, seconds) in batches
+            ],
+        }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(1e9 * seconds)}
+
+
 class Counted(Struct, frozen=True, kw_only=True, tag=True):
     """The counts of a process since it was last asked, as a message."""
 
@@ -152,6 +210,7 @@ class Counted(Struct, frozen=True, kw_only=True, tag=True):
     seconds: list[tuple[list[int], float]]
     express: int = 0
     cuts: list[tuple[str, str, int]] = []
+    models: list[tuple[str, str, ModelCounts]] = []
 
 
 class Tally:
@@ -167,6 +226,11 @@ class Tally:
         self.lag_s = follow(0.0, LAG_GAIN)
         """How long calls lately waited until the gateway came to them."""
         self._queue_s, self._compute_s, self._network_s = (Histogram(SECONDS) for _ in range(3))
+        self._models: defaultdict[tuple[str, str], ModelCounts] = defaultdict(ModelCounts)
+
+    def model(self, name: str, version: str) -> ModelCounts:
+        """Return what was counted of a version of a model."""
+        return self._models[name, version]
 
     def count_response(self, protocol: str, kind: str, code: str, seconds: float) -> None:
         """Count a response; `kind` is "infer" or "other"."""
@@ -193,18 +257,46 @@ class Tally:
         for reason, count in cuts.items():
             self._cuts[protocol, reason] += count
 
-    def count_examples(self, receipts: Sequence[Receipt]) -> None:
-        """Count answered examples."""
+    def count_call(self, api: ModelApi, receipts: Sequence[Receipt]) -> None:
+        """Count an answered call, and its examples."""
+        queue_s = compute_s = network_s = 0.0
         for one in receipts:
+            way_s = max(0.0, one.latency_s - one.queue_s - one.compute_s)
             self._queue_s.observe(one.queue_s, one.examples)
             self._compute_s.observe(one.compute_s, one.examples)
-            self._network_s.observe(max(0.0, one.latency_s - one.queue_s - one.compute_s), one.examples)
+            self._network_s.observe(way_s, one.examples)
+            queue_s += one.examples * one.queue_s
+            compute_s += one.examples * one.compute_s
+            network_s += one.examples * way_s
+        count = sum([one.examples for one in receipts])
+        self._count(api, 1, count, queue_s / count, compute_s / count, network_s / count)
 
-    def count_calls(self, receipt: Receipt, examples: int, network_s: Seconds) -> None:
-        """Count calls on one receipt."""
-        self._queue_s.observe(receipt.queue_s, examples * len(network_s))
-        self._compute_s.observe(receipt.compute_s, examples * len(network_s))
+    def count_calls(self, api: ModelApi, receipt: Receipt, examples: int, network_s: Seconds) -> None:
+        """Count calls on one receipt, with this many examples each."""
+        calls = len(network_s)
+        self._queue_s.observe(receipt.queue_s, examples * calls)
+        self._compute_s.observe(receipt.compute_s, examples * calls)
         self._network_s.observe_all(network_s, examples)
+        own_s = calls * receipt.queue_s, calls * receipt.compute_s
+        self._count(api, calls, calls * examples, *own_s, float(network_s.sum()))
+
+    def _count(
+        self, api: ModelApi, calls: int, examples: int, queue_s: float, compute_s: float, network_s: float
+    ) -> None:
+        """Count answered calls to a model, with what they took together."""
+        of = self._models[api.name, api.version]
+        of.calls += calls
+        of.examples += examples
+        of.queue_s += queue_s
+        of.compute_s += compute_s
+        of.took_s += queue_s + compute_s + network_s
+        of.last_ms = int(1e3 * time())
+
+    def count_failed(self, api: ModelApi, took_s: Sequence[float]) -> None:
+        """Count calls to a model that were refused, or failed."""
+        of = self._models[api.name, api.version]
+        of.failed += len(took_s)
+        of.failed_s += sum(took_s)
 
     def take(self) -> "Counted":
         """Return all counts and begin again at zero: another process adds them to its own."""
@@ -214,7 +306,9 @@ class Tally:
         seconds = [one.take() for one in self._histograms]
         cuts = [(*key, count) for key, count in self._cuts.items()]
         self._cuts.clear()
-        return Counted(responses=responses, seconds=seconds, express=express, cuts=cuts)
+        models = [(*key, counts) for key, counts in self._models.items()]
+        self._models.clear()
+        return Counted(responses=responses, seconds=seconds, express=express, cuts=cuts, models=models)
 
     def add(self, counted: "Counted") -> None:
         """Add the counts of another process."""
@@ -225,6 +319,8 @@ class Tally:
             self._cuts[protocol, reason] += count
         for one, (counts, total) in zip(self._histograms, counted.seconds, strict=True):
             one.add(counts, total)
+        for name, version, of in counted.models:
+            self._models[name, version].add(of)
 
     @property
     def _histograms(self) -> list[Histogram]:
@@ -299,11 +395,14 @@ async def run_call(
     """Read a call and run it; read it again for the new model if its model was replaced meanwhile."""
     while True:
         with Loan(handler) as loan:
-            call = read(handler, loan)
+            call, began_s = read(handler, loan), monotonic()
             try:
                 return call, await handler.infer(call)
             except ModelsChangedError:
                 continue
+            except RefusalError:
+                handler.tally.count_failed(call.api, [monotonic() - began_s])
+                raise
 
 
 FULL_LAG_S = 0.05
@@ -346,7 +445,8 @@ class InferenceService(CallHandler):
         """
         super().__init__(cluster.arena, tally or Tally(), shared_memory=shared_memory)
         self.phase = Phase.STARTING
-        self.extensions = ["binary_tensor_data", "parameters"]
+        self.extensions = ["binary_tensor_data", "classification", "model_configuration"]
+        self.extensions += ["parameters", "statistics"]
         self.extensions += ["system_shared_memory"] if shared_memory else []
         self.extensions += extensions
         self.regions = SharedMemoryControl(self.memory, lambda: self.limits, announce)
@@ -416,8 +516,15 @@ class InferenceService(CallHandler):
             self._cluster.cancel(open_call.bundle)
         if self._cluster.now_s > open_call.bundle.deadline_s:
             raise refusal_of(DroppedError(DropReason.DEADLINE_PASSED))
-        self.tally.count_examples(answered.receipts)
+        self.tally.count_call(call.api, answered.receipts)
         return result_of(call, answered)
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, object]:
+        """Return the statistics of a model, or of all that are served, since the start."""
+        apis = [self.api(name, version)] if name else self.apis.values()
+        named = [(api.name, api.version) for api in apis]
+        told = [{"name": one[0], "version": one[1], **self.tally.model(*one).described()} for one in named]
+        return {"model_stats": told}
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""
@@ -429,6 +536,10 @@ class InferenceService(CallHandler):
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
             raise Unavailable(self._cluster.health.trouble)
+        try:
+            check_measured(model, terms.min_accuracy)
+        except ConfigError as error:
+            raise BadRequest(f"parameter min_accuracy: {error}") from None
         best = model.quality.best_reachable(()) if terms.min_accuracy else 1.0
         if terms.min_accuracy > best:
             raise BadRequest(

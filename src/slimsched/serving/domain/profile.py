@@ -445,11 +445,13 @@ def useful_batch(profile: Profile, models: Sequence[ServedModel], longest_s: flo
 
 
 def useful_size(profile: Profile, key: Key, longest_s: float) -> int:
-    """Return the smallest measured batch size that gives a key nearly its best throughput.
+    """Return the smallest batch size, measured or a power of two, that gives nearly the best throughput.
 
     Sizes that take longer than `longest_s` do not count; 0 means no limit.
     """
-    took_s = {size: profile.latency_s(key, size) for size in profile.part(key.model).batches}
+    measured = profile.part(key.model).batches
+    usual = [1 << power for power in range(measured[-1].bit_length())]
+    took_s = {size: profile.latency_s(key, size) for size in {*measured, *usual}}
     sizes = [size for size in took_s if not 0.0 < longest_s < took_s[size]] or [min(took_s)]
     best_per_s = max(size / took_s[size] for size in sizes)
     return min(size for size in sizes if size / took_s[size] >= ENOUGH * best_per_s)

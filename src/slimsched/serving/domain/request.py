@@ -420,9 +420,8 @@ def block_of(block_id: int, key: Key, requests: tuple[Request, ...], *, keep: bo
 class Batch(Struct, frozen=True, kw_only=True):
     """Blocks (or parts of them) that run together on an instance, at the choice of `key`.
 
-    With upward merge, a block may have asked for a narrower choice than the batch runs at. A batch that runs
-    several segments holds one instance per segment: `instance`, then `also`. Its blocks may have asked for
-    more segments.
+    A batch that runs several segments holds one instance per segment: `instance`, then `also`. Its blocks may
+    have asked for more segments.
     """
 
     id: int

@@ -30,18 +30,15 @@ from slimsched.serving.domain.request import Key, Request
 # -- Prices: what a unit of time, energy and accuracy is worth under this goal and load.
 #
 # Prices of device time: what the load makes a second of a device worth, and what plans are worth at that.
-#
 # The price comes from the fluid programme for the current load, and is corrected by the backlog.
 #
 # The plan: the unit of device time is one widest plan. At price π a request takes demand(π) units, and the
 # cluster has capacity = Σ_i 1 / full_i units per second, so the price satisfies
 # λ · (demand(π) + fixed) = η · capacity, where `fixed` is a request's share of what batches cost by
-# themselves.
-# Demand is a staircase. Between two steps both prices are used in turn, in the proportion that meets the
-# load.
+# themselves. Demand is a staircase. Between two steps both prices are used in turn, in the proportion that
+# meets the load.
 #
-# The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above
-# its
+# The feedback: η is the share of the capacity that is available. It falls while the mean backlog is above its
 # target and rises while it is below.
 
 # -- The cost to go: what a partly run plan is still worth when device time has a price.
@@ -474,9 +471,21 @@ def reachable_goal(text: str, models: Iterable[ServedModel]) -> Goal:
 def check_reachable(goal: Goal, models: Iterable[ServedModel]) -> None:
     """Refuse a goal that the best plan of some model cannot reach; each model has its own or the general."""
     for model in models:
-        best = model.quality.best_reachable(())
-        if goal.of(model.name).min_accuracy > best:
+        best, asked = model.quality.best_reachable(()), goal.of(model.name).min_accuracy
+        check_measured(model, asked)
+        if asked > best:
             raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
+
+
+def check_measured(model: ServedModel, min_accuracy: float) -> None:
+    """Refuse a limit on an accuracy that nobody has measured."""
+    if min_accuracy and not model.quality.is_measured:
+        raise ConfigError(
+            f"nobody has measured how accurate the plans of '{model.name}' are, so "
+            f"accuracy>={100 * min_accuracy:g} cannot be promised; run slim model evaluate {model.folder} "
+            "--data FOLDER, or --agreement; else serve it without that limit: how often plans agree with the "
+            "widest one is measured on what comes in, and kept"
+        )
 
 
 def check_affordable(goal: Goal, cluster: Cluster) -> None:

@@ -7,12 +7,11 @@ that. Confidence is trusted as far as it kept meaning what it meant when it was 
 """
 
 from collections.abc import Sequence
-from itertools import takewhile
 from math import sqrt
 from typing import NamedTuple
 
 from slimsched.core.statistics import Fading
-from slimsched.models.spec import Path
+from slimsched.models.spec import Path, common_start
 from slimsched.serving.domain.cluster import GATEWAY, Cluster, Values
 from slimsched.serving.domain.request import Key, Request, Trail, ids_of, onward
 from slimsched.serving.gateway.goal import CostToGo
@@ -209,7 +208,7 @@ class Judgement:
         energy_j = 0.0
         before: Path = ()
         for one in (*trail.tried, request.path, self._model.tree.plans[plan]):
-            legs = self._model.legs(one)[_shared(before, one) :]
+            legs = self._model.legs(one)[common_start(before, one) :]
             energy_j += sum(profile.energy_j(key, size) / size for key in legs)
             before = one
         return energy_j
@@ -275,17 +274,12 @@ class Escalation:
         """Return what runs next, where, and where its input lies; None if that server is gone."""
         model = self._cluster.models[request.model]
         plan = model.tree.plans[verdict.plan]
-        kept, source = _shared(request.path, plan), GATEWAY
+        kept, source = common_start(request.path, plan), GATEWAY
         if kept and request.trail is not None:
             server = source = request.trail.homes[kept - 1]
         if not seen.alive[server] or kept == len(plan):
             return None
         return onward(model.key_of_path(plan[: kept + 1]), plan[kept + 1 :]), server, source
-
-
-def _shared(one: Path, other: Path) -> int:
-    """Return how many segments two plans have in common."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _said(event: SegmentFinished) -> dict[int, tuple[float, int]]:

@@ -6,6 +6,7 @@ previous step.
 """
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -19,6 +20,7 @@ from slimsched.serving.gateway.observation import Observation, Route
 from slimsched.serving.learning.rollout import RewardWeights, Rollout
 from slimsched.serving.routers.classic import group_sizes
 from slimsched.serving.routers.learned import most_choices, state_of
+from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.scenario.scenario import Scenario
 
 # -- A router whose decisions come from outside: the simulation runs in a thread and stops at every decision.
@@ -82,15 +84,21 @@ class ExternalRouter:
 
 
 ROUTING = "slimsched/Routing-v0"
+MOST_LOG, MOST_W = 30.0, 1e5
+"""The largest logarithm of a count, and the largest power of a server, that are told apart."""
 State = NDArray[np.float32]
 
 
 class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
-    """The environment; its gateway and schedulers also run live, only the decisions come from outside."""
+    """The environment; its gateway and schedulers also run live, only the decisions come from outside.
+
+    A scenario may be given by the name of a shipped one, or by its path. A copy begins without an episode.
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, scenario: Scenario, *, weights: RewardWeights | None = None) -> None:
+    def __init__(self, scenario: Scenario | str = "paper", *, weights: RewardWeights | None = None) -> None:
+        scenario = load_scenario(scenario) if isinstance(scenario, str) else scenario
         self._scenario, cluster = scenario, scenario.cluster
         self._weights = weights or RewardWeights(centre=cluster.models[0].quality.expected(()))
         self._groups = group_sizes(cluster.batch_limit)
@@ -98,7 +106,8 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         self._rollout: Rollout | None = None
         self._seen: Observation | None = None
         self._choices = most_choices(cluster)
-        self.observation_space = spaces.Box(-np.inf, np.inf, (2 + 3 * len(cluster),), dtype=np.float32)
+        most = [MOST_LOG, MOST_LOG] + len(cluster) * [MOST_LOG, MOST_W, 1.0]  # as `state_of` orders them
+        self.observation_space = spaces.Box(np.float32(0.0), np.array(most, np.float32))
         self.action_space = spaces.MultiDiscrete([len(cluster), self._choices, len(self._groups)])
 
     def reset(
@@ -152,7 +161,14 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         if seen is None:
             assert self._rollout is not None
             seen = self._rollout.gateway.seen
-        return state_of(seen).astype(np.float32)
+        space = self.observation_space
+        assert isinstance(space, spaces.Box)
+        return state_of(seen).astype(np.float32).clip(space.low, space.high)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle what it is, without the episode: that runs in a thread."""
+        return partial(RoutingEnv, weights=self._weights), (self._scenario,)
 
 
-gymnasium.register(id=ROUTING, entry_point="slimsched.serving.learning.environment:RoutingEnv")
+if ROUTING not in gymnasium.registry:
+    gymnasium.register(id=ROUTING, entry_point="slimsched.serving.learning.environment:RoutingEnv")

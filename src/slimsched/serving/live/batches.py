@@ -412,8 +412,7 @@ class Lanes:
 # -- Keeps several batches running on a device that works in parallel with the host.
 #
 # The event loop's own thread starts batches, asks the device whether they are done, and finishes them. A
-# thread
-# of its own for that would have to be woken for each batch, and would wait for Python's lock.
+# thread of its own for that would have to be woken for each batch, and would wait for Python's lock.
 
 LOOK_S = 0.00002
 """With few cores the event loop rests for this long between two looks at the device."""

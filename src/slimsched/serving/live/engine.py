@@ -79,9 +79,6 @@ class Engine(Protocol):
     def peer_address(self, server: int) -> str:
         """Return the address where other servers fetch this server's activations."""
 
-    def kill(self, server: int) -> None:
-        """Kill a server at once, as a fault would."""
-
     def end(self) -> None:
         """Kill every server at once and clean up, because this process is about to end."""
 

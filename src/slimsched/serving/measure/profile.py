@@ -8,6 +8,7 @@ about the rest, and `record` fills in the rest.
 """
 
 import logging
+import os
 import platform
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -32,6 +33,7 @@ from slimsched.serving.domain.profile import IDLE_W, WHILE_BUSY, ProfileRecord
 from slimsched.serving.domain.request import Batch, Key, Request, block_of
 from slimsched.serving.live.batches import ActivationStore, BatchUnderWay
 from slimsched.serving.live.executor import CpuExecutor, Executor, HostedModel
+from slimsched.serving.live.processes import activity_of
 from slimsched.serving.live.sensors import Modelled, PowerMeter, open_meter, open_nvml
 from slimsched.serving.measure.machine import processor
 from slimsched.serving.measure.missing import circumstances
@@ -152,6 +154,7 @@ class MeasuringPlan(Struct, frozen=True, kw_only=True):
     longest_s: float = inf  # cells are left out whose batches would take longer
     window_s: float = 0.3  # of each power measurement
     active_w: float = 0.0  # power above idle while busy, where no meter can read it
+    one_core: bool = False  # batches run on one core; how long they waited for it does not count
 
     def cells(self, model: ServedModel) -> list[Cell]:
         """Return every (key, batch, concurrency): by segment, or the most useful ones first if time is short.
@@ -332,20 +335,24 @@ class Profiler:
         lanes = [self._job(key, batch) for _ in range(count)]
         times_s: list[float] = []
         rounds, until_s = self._plan.warm + self._plan.repeats, perf_counter() + self._plan.cell_s
-        under_way = [begin() for begin in lanes]
+        waited_s, under_way = self._waited_s(), [begin() for begin in lanes]
         for number in range(1, rounds + 1):
             now_s = perf_counter()
             enough = number >= self._plan.warm + 3 and now_s > until_s
             is_last = number == rounds or enough or now_s > self._until_s
             for lane, begin in enumerate(lanes):
-                times_s.append(under_way[lane].finish().busy_s)
+                busy_s = under_way[lane].finish().busy_s
+                times_s.append(max(1e-6, busy_s - self._waited_s() + waited_s))
                 if not is_last:
-                    under_way[lane] = begin()
+                    waited_s, under_way[lane] = self._waited_s(), begin()
             if is_last:
                 break
         times_s = times_s[self._plan.warm * count :] or times_s
         low, *_, high = quantiles(times_s, n=10, method="inclusive") if len(times_s) > 1 else (1.0, 1.0)
         return Measured(latency_s=median(times_s), spread=high / low - 1)
+
+    def _waited_s(self) -> float:
+        return activity_of(os.getpid()).waited_s if self._plan.one_core else 0.0
 
     def _job(self, key: Key, size: int) -> Callable[[], BatchUnderWay]:
         """Return a function that starts one batch of this size."""

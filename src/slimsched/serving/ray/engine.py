@@ -213,12 +213,6 @@ class RayEngine:
         """Return the process id of a server, on its own node."""
         return self._pids[server]
 
-    def kill(self, server: int) -> None:
-        """Kill a server's actor; Ray starts it again."""
-        import ray
-
-        ray.kill(self._actor(server), no_restart=False)
-
     def lose_sight(self, server: int) -> None:
         """Break the connection to a server, as a network fault would; the engine reconnects."""
         if (connection := self._calls.get(server)) is not None:

@@ -31,7 +31,6 @@ from slimsched.core.config import (
     Seconds,
     SlimError,
     Whole,
-    check,
 )
 from slimsched.serving.domain.cluster import Instance, InstanceState, next_state
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
@@ -247,13 +246,6 @@ class KeyQueue:
         """Return the first block of a key without removing it."""
         return self._heaps[key][0][1]
 
-    def validated(self) -> list[int]:
-        """List the ids of all waiting examples, after a check of the sizes by key."""
-        sizes = {key: sum(block.examples for _, block in heap) for key, heap in self._heaps.items()}
-        check(sizes == self._sizes, "sizes {}, in the heaps {}", self._sizes, sizes)
-        check(set(self.in_order()) == set(sizes), "keys {} wait", sizes)
-        return [number for heap in self._heaps.values() for _, block in heap for number in block.ids]
-
 
 class _Slot(Struct, eq=False):
     """An instance, when it was last used, and its state."""
@@ -343,20 +335,6 @@ class Instances:
         ]
         return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
 
-    def is_unloading(self) -> bool:
-        """Whether any instance is unloading."""
-        return any(slot.state is InstanceState.UNLOADING for slot in self._slots.values())
-
-    def validated(self) -> list[int]:
-        """List the ids of busy instances, after a check of the lists and of the memory."""
-        listed = [s for lists in self._by_segment.values() for slots in lists for s in slots]
-        slots = list(self._slots.values())
-        check({id(slot) for slot in listed} == {id(slot) for slot in slots}, "lists differ: {}", listed)
-        held = sum(slot.instance.memory_bytes for slot in slots)
-        loaded = sum(s.instance.memory_bytes for s in slots if s.state is not InstanceState.LOADING)
-        check((held, loaded) == (self.memory_bytes, self.loaded_bytes), "memory {} of {}", loaded, held)
-        return sorted(slot.instance.id for slot in slots if slot.state is InstanceState.BUSY)
-
     def idle(self) -> list[tuple[float, Instance]]:
         """List free instances with the time they were last used, longest idle first."""
         slots = [s for s in self._slots.values() if s.state is InstanceState.FREE]
@@ -393,12 +371,9 @@ class SchedulerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scale_trigger: Whole = 16  # Q_th
     scale_cap: Count = 2  # N_new
     resident: tuple[Name, ...] = ()  # choices that stay loaded in every segment, or 'widest'
-    wider_instance: Literal["slice", "full"] = "slice"  # what an instance wider than the request runs
     order: Literal["fifo", "deadline"] = "fifo"  # deadline: per-key queues, most urgent first
-    merge_upward: bool = False  # fill a batch with narrower requests of an otherwise equal key
     early_drop: bool = False  # drop blocks that can no longer meet their deadline
     priorities: bool = False  # higher priority first
-    reclaim: bool = False  # unload the longest idle instance when VRAM blocks the head
 
 
 Cause = Literal["memory", "utilization"]
@@ -436,11 +411,6 @@ class LoadGate:
         if refusal is not None:
             self.refused[refusal.cause] += 1
         return refusal
-
-    def fits(self, instances: Instances) -> bool:
-        """Whether the instances are within the cap, where no sensor said that they take less."""
-        is_measured = self._sample is not None and self._sample.measured
-        return is_measured or instances.memory_bytes <= self._options.vram_cap_bytes
 
     def _for_memory(self, instances: Instances, memory_bytes: int) -> Refusal | None:
         """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free.
@@ -553,16 +523,6 @@ class GreedyScheduler:
         """Say, for each key that was tried last and could not run, why it had to wait."""
         return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
 
-    def validate(self) -> None:
-        """Check that each example is in one place and that instances match batches; for tests."""
-        running = [one for batch in self._running.values() for one in (batch.instance, *batch.also)]
-        busy = self.instances.validated()
-        check(sorted(running) == busy, "instances {} run batches, {} are busy", running, busy)
-        ran = [number for batch in self._running.values() for block in batch.blocks for number in block.ids]
-        known = [*ran, *self.queue.validated()]
-        check(len(set(known)) == len(known), "an example is in two places: {}", known)
-        check(self.load_gate.fits(self.instances), "{} bytes are loaded", self.instances.memory_bytes)
-
     @property
     def is_busy(self) -> bool:
         """Whether anything is queued or running."""
@@ -619,15 +579,6 @@ class GreedyScheduler:
         also: list[int] = []
         if key.ahead:
             key, also = self._go_on(key, now_s)
-        elif self.options.merge_upward and size < limit and self._is_free(key):
-            size += self._merge(key, blocks, limit - size)
-        if (
-            not also
-            and self.options.wider_instance == "full"
-            and instance.choice != key.choice
-            and self._is_free(key)
-        ):
-            key = key.at(instance.choice)
         self._next_batch += 1
         number, ran = self._next_batch, tuple(blocks)
         batch = Batch(id=number, key=key, instance=instance.id, blocks=ran, size=size, also=tuple(also))
@@ -635,10 +586,6 @@ class GreedyScheduler:
         self._refused_s.pop(asked, None)
         self._running[instance.id] = batch
         return RunBatch(batch=batch, why="full" if size == limit else "all that waited")
-
-    def _is_free(self, key: Key) -> bool:
-        """Whether requests of a key may run at another choice: not where plans leave combinations out."""
-        return self.models[key.model].tree.is_free
 
     def _limit(self, key: Key) -> int:
         """Return B_max, or the largest batch that runs within `batch_limit_s`, rounded to a multiple of 8.
@@ -667,17 +614,6 @@ class GreedyScheduler:
                 break
             also.append(self.instances.step(instance.id, "run", now_s).id)
         return onward(first, key.ahead[: len(also)]), also
-
-    def _merge(self, key: Key, blocks: list[Block], room: int) -> int:
-        """Fill the room that is left with narrower requests whose key is otherwise the same."""
-        merged = 0
-        for choice in reversed(range(key.choice)):
-            narrower = key.at(choice)
-            if merged < room and self.queue.size(narrower):
-                riders = self.queue.pop(narrower, room - merged)
-                blocks += riders
-                merged += sum(block.examples for block in riders)
-        return merged
 
     def _took_s(self, key: Key, size: int) -> float:
         """Time that a batch will probably take: by profile, corrected by what batches took lately."""
@@ -723,9 +659,7 @@ class GreedyScheduler:
             refusal = self.load_gate.refusal(self.instances, memory)
             if refusal is not None:
                 self._waiting[key] = refusal.reason, refusal.values
-                if refusal.cause == "memory":
-                    return commands or self._reclaim(now_s)
-                if not busy:
+                if refusal.cause == "utilization" and not busy:
                     self._refused_s.setdefault(key, now_s)
                 return commands
             commands.append(LoadInstance(instance=self.instances.add(key.place, memory, now_s)))
@@ -778,15 +712,6 @@ class GreedyScheduler:
                 self._resident.add(instance.id)
                 commands.append(LoadInstance(instance=instance))
         return commands
-
-    def _reclaim(self, now_s: float) -> list[Command]:
-        """Unload the longest idle instance to make room for the head."""
-        idle = self._removable()
-        if not self.options.reclaim or not idle or self.instances.is_unloading():
-            return []
-        instance = idle[0][1]
-        self.instances.step(instance.id, "unload", now_s)
-        return [UnloadInstance(instance=instance.id)]
 
     def _unload_idle(self, now_s: float) -> list[Command]:
         """Lines 21-25: unload idle instances, then ask to be woken when the next one may be due."""

@@ -15,7 +15,7 @@ from slimsched.core.clock import Timeline, Wake, WakeAt
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import GATEWAY, GATEWAY_NAME, Cluster, Fault, ServerSnapshot, life_name
 from slimsched.serving.domain.profile import ALONE
-from slimsched.serving.domain.request import Block, Request, RequestsCancelled, ids_of
+from slimsched.serving.domain.request import Block, Request
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import (
     Answer,
@@ -48,7 +48,7 @@ class Inbox:
     The gateway handles one event after another, as the one process does that it runs in. An event that comes
     at t is done at max(t, free) + its cost, and its commands are carried out then. Requests wait in their
     stream: all that have come by the time the gateway is free are one event, as live, where one round of the
-    event loop takes all that has come. `arrived` makes that event; `tell` lets the gateway handle an event.
+    event loop takes all that has come. `tell` lets the gateway handle an event.
     """
 
     def __init__(
@@ -56,11 +56,9 @@ class Inbox:
         cost: GatewayCost,
         timeline: Timeline,
         stream: RequestStream,
-        arrived: Callable[[tuple[Request, ...]], RequestsArrived],
         tell: Callable[[Event], None],
     ) -> None:
-        self._cost, self._timeline, self._stream = cost, timeline, stream
-        self._arrived, self._tell = arrived, tell
+        self._cost, self._timeline, self._stream, self._tell = cost, timeline, stream, tell
         self._events: deque[tuple[float, Event]] = deque()  # when each came, and what it is
         self._is_busy = False
         self._untold: Event | None = None  # what the gateway is busy with and has not decided
@@ -92,7 +90,7 @@ class Inbox:
         """Let the gateway begin with what came first, or wait for the next request."""
         now_s, events = self._timeline.now_s, self._events
         if self._stream.next_s() <= (events[0][0] if events else now_s):
-            event: Event = self._arrived(self._stream.take_until(now_s))
+            event: Event = RequestsArrived(requests=self._stream.take_until(now_s))
         elif events:
             event = events.popleft()[1]
         else:
@@ -182,9 +180,8 @@ class SimulatedCluster:
         self._noises = scenario.noises(seed)
         self._network = SimulatedNetwork(cluster)
         cost = gateway.options.cost
-        self._inbox = Inbox(cost, self.timeline, stream, self._arrived, self._tell) if cost else None
+        self._inbox = Inbox(cost, self.timeline, stream, self._tell) if cost else None
         self._hear = self._tell if self._inbox is None else self._inbox.add
-        self._impatient: set[int] = set()  # requests under way whose senders will cancel
         self._lives = [0] * len(cluster)  # how often each server has started
         self._leaving: set[int] = set()
         self._noticed_s = [0.0] * len(cluster)  # when the gateway hears of the last fault
@@ -244,20 +241,7 @@ class SimulatedCluster:
         """Hand over one request, or all that arrive before anything else happens."""
         requests = self._stream.take_until(until_s) if self._gateway.awaits_step else self._stream.take_one()
         self.timeline.now_s = requests[-1].arrival_s
-        self._tell(self._arrived(requests))
-
-    def _arrived(self, requests: tuple[Request, ...]) -> RequestsArrived:
-        """Let those senders hang up in time that will not wait."""
-        for request in self._stream.impatient(requests):
-            self._impatient.add(request.id)
-            at_s = max(self.timeline.now_s, request.arrival_s + self._stream.cancel_after_s)
-            self.timeline.at(at_s, self._hang_up, request.id)
-        return RequestsArrived(requests=requests)
-
-    def _hang_up(self, request: int) -> None:
-        """Cancel a request, unless it has been answered."""
-        if request in self._impatient:
-            self._hear(RequestsCancelled(requests=(request,)))
+        self._tell(RequestsArrived(requests=requests))
 
     def _tell(self, event: Event) -> None:
         """Give the gateway one event, show observers what it decided, then carry that out."""
@@ -277,11 +261,8 @@ class SimulatedCluster:
                 self.timeline.at(at_s, self.servers[server].recall, requests)
             case WakeAt(at_s=at_s):
                 self.timeline.at(at_s, self._hear, Wake())
-            case Answer(requests=done) | Drop(requests=done):  # nothing to carry out; meters count them
-                if self._impatient:
-                    self._impatient.difference_update(ids_of(done))
-            case Forget():
-                pass  # simulated activations take no memory
+            case Answer() | Drop() | Forget():
+                pass  # meters count what is answered and dropped; simulated activations take no memory
             case _:
                 assert_never(command)
 

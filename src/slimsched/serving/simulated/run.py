@@ -72,7 +72,12 @@ def simulate(
     meter = Meter(cluster.models, from_s=load.warmup_s)
     observers, recorder = [meter, *observers], None
     if record:
-        recorder = Recorder(gateway, router, load.seconds, BoundCurve(cluster, scenario.shares))
+        recorder = Recorder(
+            gateway,
+            router,
+            load.seconds,
+            BoundCurve(cluster, scenario.shares, sure=judges(gateway.router, cluster)),
+        )
         observers.append(recorder)
     simulated = SimulatedCluster(scenario, gateway, stream, seed=seed, observers=observers)
     rate_per_s = stream.after(load.warmup_s) / (load.seconds - load.warmup_s) or 1.0

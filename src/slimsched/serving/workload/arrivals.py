@@ -7,7 +7,6 @@ import csv
 import io
 import tarfile
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from slimsched.core.config import (
     Share,
     UnknownNameError,
     read_packed_text,
+    read_seconds,
     read_section,
 )
 
@@ -285,7 +285,7 @@ def read_request_trace(path: Path) -> RequestTrace:
         rows = csv.reader(io.StringIO(text))
         header = next(rows, [])
         names = [name.strip().lower() for name in header]
-        for name, read in (("timestamp", _seconds), ("arrival_s", float)):
+        for name, read in (("timestamp", read_seconds), ("arrival_s", float)):
             if name in names:
                 column = names.index(name)
                 return _of_times(path.name, [read(row[column]) for row in rows if row])
@@ -321,15 +321,6 @@ def _text(path: Path) -> str:
                     return stream.read().decode()
         raise ValueError("the archive is empty")
     return read_packed_text(path)
-
-
-def _seconds(text: str) -> float:
-    """Read a number of seconds, or a date and time with any number of digits after the second."""
-    try:
-        return float(text)
-    except ValueError:
-        whole, _, fraction = text.strip().partition(".")
-        return datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
 
 
 def _of_times(name: str, times_s: list[float]) -> RequestTrace:

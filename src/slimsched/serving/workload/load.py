@@ -15,7 +15,6 @@ from slimsched.core.config import (
     ConfigError,
     Deadline,
     Finite,
-    PositiveSeconds,
     Rate,
     RunSeconds,
     Seconds,
@@ -40,8 +39,6 @@ class RequestStream:
         min_accuracy: float = 0.0,
         plans: Sequence[int] = (NO_PLAN,),
         priorities: NDArray[np.int64] | None = None,
-        impatient: NDArray[np.bool_] | None = None,
-        cancel_after_s: float = inf,
     ) -> None:
         none = np.zeros(len(arrivals_s), dtype=np.int64)
         self._arrivals_s: list[float] = arrivals_s.tolist()
@@ -49,9 +46,6 @@ class RequestStream:
         self._models: list[int] = (none if models is None else models).tolist()
         self._priorities: list[int] = (none if priorities is None else priorities).tolist()
         self._deadline_s, self._min_accuracy, self._plans = deadline_s, min_accuracy, plans
-        self._impatient: list[bool] | None = None if impatient is None else impatient.tolist()
-        self.cancel_after_s = cancel_after_s
-        """When senders that do not wait hang up, counted from arrival."""
         self._next = 0
 
     def __len__(self) -> int:
@@ -78,11 +72,6 @@ class RequestStream:
             end += 1
         self._next = end
         return tuple([self._make(index) for index in range(first, end)])
-
-    def impatient(self, requests: tuple[Request, ...]) -> list[Request]:
-        """Those of these requests whose senders hang up if they are not answered in time."""
-        marks = self._impatient
-        return [] if marks is None else [request for request in requests if marks[request.id]]
 
     def _make(self, index: int) -> Request:
         arrival_s, model = self._arrivals_s[index], self._models[index]
@@ -114,8 +103,6 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     min_accuracy: Share = 0.0  # accuracy that every request asks for
     plan: str = ""  # the plan that every request states; empty lets the router choose
     urgent_share: Share = 0.0  # share of requests with priority 1; the others have 0
-    cancel_share: Share = 0.0  # share of requests whose sender hangs up if they are not answered by then
-    cancel_after_s: PositiveSeconds = 0.1  # how long after arrival that is
 
     def check(self) -> None:
         """Refuse settings that make no sense, before a run starts; those changed in code as well."""
@@ -207,8 +194,6 @@ class Load(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             min_accuracy=self.min_accuracy,
             plans=[one.tree.index[one.spec.path(self.plan)] if self.plan else NO_PLAN for one in models],
             priorities=urgent.astype(np.int64) if self.urgent_share > 0 else None,
-            impatient=rng.uniform(size=len(times_s)) < self.cancel_share if self.cancel_share > 0 else None,
-            cancel_after_s=self.cancel_after_s,
         )
 
 

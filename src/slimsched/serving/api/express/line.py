@@ -341,6 +341,7 @@ class ExpressLine(ABC, Generic[Notice]):
         for number, requests in refused_here:
             if (known := self._known.get(number)) is not None:
                 self._link.count_refused(known.model, requests * known.count)
+                self._handler.tally.count_failed(known.call.api, [0.0] * requests)
             self._handler.tally.express += requests
             self._handler.tally.count_responses(self.protocol, "infer", self.too_many, np.zeros(requests))
         held_bytes = self._line.counts()[1]
@@ -404,19 +405,21 @@ class ExpressLine(ABC, Generic[Notice]):
             known.count,
             list(zip(rows, known.row_bytes, known.before_rows, strict=True)),
         )
-        tally.count_calls(receipt, known.count, network_s)
+        tally.count_calls(known.call.api, receipt, known.count, network_s)
         self._done(bundle, places, self.fine)
 
     def answer(self, bundle: ExpressBundle, place: int, answered: Answered) -> None:
         """Send the answer to one request."""
         call = bundle.known.call
-        self._handler.tally.count_examples(answered.receipts)
+        self._handler.tally.count_call(call.api, answered.receipts)
         self._send(bundle, [place], self._written(call, result_of(call, answered)), self.fine)
 
     def refuse(self, bundle: ExpressBundle, places: list[int], error: SlimError) -> None:
         """Tell requests why they have no answer; where there is too much, refuse the next at once."""
         text, code = self._refused(error)
         self._send(bundle, places, text, code)
+        took_s = monotonic() - np.array(bundle.arrived_s)[places]
+        self._handler.tally.count_failed(bundle.known.call.api, took_s.tolist())
         if isinstance(error, TooMany):
             closed_s = CLOSED_SHARE * bundle.known.call.terms.deadline_s
             closed_s = min(MOST_CLOSED_S, max(LEAST_CLOSED_S, closed_s))

@@ -31,7 +31,7 @@ from slimsched.serving.api.fronts.bundles import (
     RegionsKnown,
     ToFront,
 )
-from slimsched.serving.api.grpc_server import SERVICE, GrpcServer, read_tls
+from slimsched.serving.api.grpc_server import GrpcServer, read_tls
 from slimsched.serving.api.http import HttpServer, read_cors
 from slimsched.serving.api.http_requests import HttpRequest, HttpResponse
 from slimsched.serving.api.limits import Unavailable
@@ -156,19 +156,20 @@ def _head(request: HttpRequest) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def forwarded(channel: Any) -> dict[str, RawMethod]:
+def forwarded(channel: Any, before: Callable[[], None]) -> dict[str, RawMethod]:
     """Return all gRPC methods but inference; they pass their messages on to the gateway as they are."""
 
-    def method(name: str) -> RawMethod:
-        ask = channel.unary_unary(f"/{SERVICE}/{name}")
+    def method(path: str) -> RawMethod:
+        ask = channel.unary_unary(path)
 
         async def answer(raw: bytes, headers: Headers) -> bytes:
+            before()
             kept = tuple(pair for pair in headers if pair[0] == "authorization")
             return bytes(await ask(raw, metadata=kept))
 
         return answer
 
-    return {name: method(name) for name in METHODS}
+    return {path: method(path) for path in METHODS}
 
 
 REPORT_S = 0.1
@@ -233,15 +234,17 @@ class RemoteCallHandler(CallHandler):
     async def infer(self, call: Call) -> InferenceResult:
         """Let the gateway run a call, or raise what it says."""
         answered = await self.bundles.run(call, monotonic() - self._lag.seconds)
-        self.tally.count_examples(answered.receipts)
+        self.tally.count_call(call.api, answered.receipts)
         return result_of(call, answered)
 
 
 def _model(entry: ModelEntry, accuracies: Sequence[float]) -> ServedModel:
     """Read a model as the gateway knows it, without its code and weights."""
     model = read_model(entry.source, rated=False)
-    quality = QualityTable(model.tree, name="the gateway's", accuracy=np.array(accuracies))
-    return model.with_quality(quality).numbered(entry.number)
+    if accuracies:  # else nobody has measured them yet
+        quality = QualityTable(model.tree, name="the gateway's", accuracy=np.array(accuracies))
+        model = model.with_quality(quality)
+    return model.numbered(entry.number)
 
 
 # -- The process itself.
@@ -289,7 +292,7 @@ async def _serve(spec: FrontSpec) -> None:
     cors, tls = read_cors(given.cors or ()), read_tls(given.tls_cert, given.tls_key)
     channel = grpc.aio.insecure_channel(f"unix:{spec.grpc_socket}")
     http = HttpServer(link, others, token=given.token, cors=cors, link=link.bundles)
-    rpc = GrpcServer(link, forwarded(channel), token=given.token, link=link.bundles)
+    rpc = GrpcServer(link, forwarded(channel, link.report), token=given.token, link=link.bundles)
     servers += [http, rpc]
     (context, credentials), shares_port = tls or (None, None), spec.fronts > 1
     http_port = await http.start(given.host, given.http_port, context, shares_port=shares_port)
