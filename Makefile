@@ -74,7 +74,7 @@ bench: $(VENV)/.ready  ## measure the simulator (benchmarks/README.md)
 	$(BIN)/python benchmarks/simulator.py
 
 figures: $(VENV)/.ready  ## make the main figures of the documents again, and show those that moved
-	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/printed_figures.py
 
 paper: WHAT ?= table3 table4 table5
 paper: $(VENV)/.ready  ## reproduce the paper's tables, or others: make paper WHAT="fig1 fig2"

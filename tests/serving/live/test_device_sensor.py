@@ -10,7 +10,7 @@ from slimsched.serving.live.sensors import (
     BY_LANES,
     CpuSensor,
     DeviceReading,
-    NoSensor,
+    DeviceSensor,
     NvmlSensor,
     available_bytes,
     open_sensor,
@@ -89,7 +89,7 @@ def test_an_unlisted_process_on_a_shared_gpu_takes_its_own_allocators_word() -> 
 
 def test_a_scenario_may_ask_for_modelled_figures() -> None:
     sensor = open_sensor("modelled", Host())
-    assert isinstance(sensor, NoSensor)
+    assert type(sensor) is DeviceSensor
     sample = sensor.read().sampled(0.4, 10.0, 123)
     assert (sample.utilization, sample.vram_bytes, sample.measured) == (0.4, 123, False)
     assert sensor.utilization_source == BY_LANES

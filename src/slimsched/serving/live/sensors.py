@@ -173,28 +173,21 @@ class DeviceReading(Struct, frozen=True, kw_only=True):
         )
 
 
-class DeviceSensor(Protocol):
-    """Reads utilization and memory, and names their sources."""
+class DeviceSensor:
+    """Reads utilization and memory, and names their sources; this one asks nothing.
 
-    utilization_source: str
-    memory_source: str
-
-    def read(self) -> DeviceReading:
-        """Read the sensors; utilization is that since the last reading, or of the latest period."""
-
-
-class NoSensor:
-    """Asks nothing: the server uses the busy time of its lanes and the sum of its profiles."""
+    Then the server uses the busy time of its lanes and the sum of its profiles.
+    """
 
     utilization_source = BY_LANES
     memory_source = BY_PROFILE
 
     def read(self) -> DeviceReading:
-        """Return no figure."""
+        """Read the sensors; utilization is that since the last reading, or of the latest period."""
         return DeviceReading()
 
 
-class CpuSensor:
+class CpuSensor(DeviceSensor):
     """Processor time of this process over that of its threads, its resident memory, and what is available.
 
     A server slowed down by resting (`speed` below 1) counts its rests as busy.
@@ -220,7 +213,7 @@ class CpuSensor:
         )
 
 
-class NvmlSensor:
+class NvmlSensor(DeviceSensor):
     """NVML's utilization of the whole GPU, and memory of this process where the driver lists it.
 
     A process in a container is often not listed. Then the memory of the GPU counts if no other server shares
@@ -266,7 +259,7 @@ class NvmlSensor:
 def open_sensor(sensors: Sensors, host: Host) -> DeviceSensor:
     """Open the best sensor of a server's device; one that asks nothing if the scenario says so."""
     if sensors == "modelled":
-        return NoSensor()
+        return DeviceSensor()
     if host.kind == "cpu":
         return CpuSensor(threads=host.threads, speed=host.speed)
     try:
@@ -281,7 +274,7 @@ def open_sensor(sensors: Sensors, host: Host) -> DeviceSensor:
         sensor.read()
     except Exception as error:  # no NVML, or one that lacks a call: its error class is not known without it
         log.warning("NVML does not work (%s), so utilization and memory are the server's own count", error)
-        return NoSensor()
+        return DeviceSensor()
     return sensor
 
 

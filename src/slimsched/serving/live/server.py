@@ -54,7 +54,6 @@ from slimsched.serving.live.memory import ArenaReader
 from slimsched.serving.live.peers import PeerLinks, UnixPeers
 from slimsched.serving.live.sensors import (
     DeviceSensor,
-    NoSensor,
     PowerMeter,
     open_meter,
     open_sensor,
@@ -268,7 +267,7 @@ class LiveServer:
         """Set once nothing is queued or running, after `Drain`."""
         self._machine = life_name(spec.name, life)
         self._spec, self._executor, self._meter = spec, executor, meter
-        self._sensor = sensor or NoSensor()
+        self._sensor = sensor or DeviceSensor()
         self._peers, self._tell = peers, tell
         self._observers = observers
         self._loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Make the main figures of the documents again, and show those that moved by more than their interval.
 
-python benchmarks/figures.py             # all that need no GPU: some ten minutes on two free cores
-python benchmarks/figures.py ties goals  # some of them
+python benchmarks/printed_figures.py             # all that need no GPU: some ten minutes on two free cores
+python benchmarks/printed_figures.py ties goals  # some of them
 
 Runs are seeded, so a figure moves only if decisions, profiles or the simulated world have changed. Who
 changes them on purpose runs this, and corrects the page and the value here. `jobs` needs SLIM_DATA.
@@ -97,13 +97,11 @@ GROUPS = {
     "half load": Group(
         "docs/results.md",
         f"{COMPARE} 3 --rate 25671 --seconds 4 --warmup 2 --routers "
-        "goal,goal:planner=0,goal:integral_per_s=0,drift-plus-penalty:v=0.2,drift-plus-penalty:v=0.35",
+        "goal,goal:planner=0,goal:integral_per_s=0",
         (
             *both("goal", 72.26, 0.14, 80, 3),
             *both("goal:planner=0", 72.22, 0.16, 110, 5),
             *both("goal:integral_per_s=0", 71.84, 0.03, 54, 3),
-            *both("drift-plus-penalty:v=0.2", 72.07, 0.10, 62, 6),
-            *both("drift-plus-penalty:v=0.35", 72.27, 0.17, 86, 6),
         ),
     ),
     "jobs": Group(
