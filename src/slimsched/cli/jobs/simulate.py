@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -28,10 +28,10 @@ from slimsched.cli.progress import count_bar
 from slimsched.core.config import Count, CountOrZero, WorkerCount
 from slimsched.core.log import EVENTS, LogWriter
 from slimsched.jobs.domain import Job, fabric_named
-
-if TYPE_CHECKING:
-    from slimsched.jobs.simulated.comparison import JobRow, JobSetting
-    from slimsched.jobs.telemetry import JobHistory
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.simulated import comparison
+from slimsched.jobs.simulated.comparison import JobRow, JobSetting
+from slimsched.jobs.telemetry import JobHistory, job_arrays, pass_on
 
 # -- What a simulation of jobs leaves behind: pictures, and a folder with its figures and its log.
 
@@ -47,14 +47,13 @@ class Results(Struct, frozen=True, kw_only=True):
     def write(
         self,
         workload: Workload,
-        setting: "JobSetting",
-        runs: "Mapping[str, Mapping[str, JobHistory]]",
-        rows: "Sequence[JobRow]",
+        setting: JobSetting,
+        runs: Mapping[str, Mapping[str, JobHistory]],
+        rows: Sequence[JobRow],
         *,
         seeds: int = 1,
     ) -> None:
         """Write what was asked for; the runs, by policy, are those of the first seed."""
-        from slimsched.jobs.telemetry import job_arrays
         from slimsched.serving.telemetry.run_folder import About, Run, make_folder, write_run
 
         if not self.written():
@@ -89,7 +88,7 @@ class Results(Struct, frozen=True, kw_only=True):
             Console().print(f"written: {path}")
 
 
-def title_of(workload: Workload, setting: "JobSetting") -> str:
+def title_of(workload: Workload, setting: JobSetting) -> str:
     """Say what ran on what."""
     gpus = setting.topology.gpus
     return f"{workload.trace} on {setting.cluster} ({gpus} GPUs), {setting.network}, {setting.arrivals}"
@@ -101,7 +100,7 @@ NARROW = 110
 """Terminals narrower than this get the main columns only."""
 
 
-def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
+def print_rows(console: Console, rows: Sequence[JobRow], title: str) -> None:
     """Print one policy per row; ± is the half width of the 95 % interval over seeds."""
     console.print(f"[bold]{title}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -130,7 +129,7 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
         console.print("* is told how long jobs take, which a real cluster cannot tell it")
 
 
-def flat(row: "JobRow") -> dict[str, Any]:
+def flat(row: JobRow) -> dict[str, Any]:
     """Return a row as one flat object."""
     fields = msgspec.to_builtins(row)
     return {**fields.pop("summary"), **fields}
@@ -169,8 +168,6 @@ def models(
     if as_json:
         print(json.dumps([msgspec.to_builtins(model) for model in known.values()], indent=1))
         return
-    from slimsched.jobs.scheduler.network import Sensitivity
-
     fabric = fabric_named(network)
     sensitivity = Sensitivity(topology=read_cluster_named("racks-512"), fabric=fabric, models=known)
     table = Table(header_style="bold", box=SIMPLE_HEAD, show_edge=False)
@@ -239,8 +236,6 @@ def compare(
 
       slim jobs compare --jobs 500 --out runs/policies && slim report runs/policies
     """
-    from slimsched.jobs.simulated import comparison
-
     names = policy_names(policies)
     topology = workload.topology()
     settings = workload.settings(topology)
@@ -295,9 +290,6 @@ def simulate(
 
       slim jobs simulate --jobs 500 --out runs/dally && slim report runs/dally
     """
-    from slimsched.jobs.simulated import comparison
-    from slimsched.jobs.telemetry import pass_on
-
     setting, jobs = workload.prepare()
     with count_bar(f"{policy} on {workload.trace}", len(jobs), quiet=as_json) as bar:
 

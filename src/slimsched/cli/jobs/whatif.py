@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 import typer
@@ -21,11 +21,12 @@ from slimsched.cli.options import AsJson, file_to_write, with_options
 from slimsched.cli.progress import count_bar
 from slimsched.core.config import ConfigError, Count, PositiveSeconds
 from slimsched.jobs.domain import Topology, fabric_named
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated.comparison import JobSetting
 from slimsched.jobs.slurm.records import read_slurm_records
 from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
-
-if TYPE_CHECKING:
-    from slimsched.jobs.whatif import Past, Question, World
+from slimsched.jobs.traces.models import MEASURED
+from slimsched.jobs.whatif import Past, Question, World, answer
 
 ONE_RACK = "one"
 
@@ -40,10 +41,8 @@ class OwnCluster(Struct, frozen=True, kw_only=True):
     days: Annotated[PositiveSeconds, "Jobs of the last N days count in figures."] = 30.0
     present: Annotated[str | None, "The policy that stands for today's; else by SchedulerType."] = None
 
-    def read(self) -> "tuple[Past, str, dict[str, int]]":
+    def read(self) -> tuple[Past, str, dict[str, int]]:
         """Return the past, the policy that stands for the present, and what was left out, by reason."""
-        from slimsched.jobs.whatif import Past
-
         files = read_slurm_conf(self.nodes)
         machines = files.machines_of(self.partition)
         racks = dict.fromkeys(machines, ONE_RACK) if self.topology is None else read_racks(self.topology)
@@ -71,13 +70,8 @@ class Alternatives(Struct, frozen=True, kw_only=True):
     model_file: ModelFile = None
     seeds: Annotated[Count, "Draws of the models that nobody names."] = 3
 
-    def question(self, topology: "Topology", present: str) -> "Question":
+    def question(self, topology: Topology, present: str) -> Question:
         """Put it together; names are checked."""
-        from slimsched.jobs.setting import POLICIES
-        from slimsched.jobs.simulated.comparison import JobSetting
-        from slimsched.jobs.traces.models import MEASURED
-        from slimsched.jobs.whatif import Question
-
         names = policy_names(self.policies)
         for name in (present, *names):
             POLICIES.make(name)
@@ -96,10 +90,8 @@ class Alternatives(Struct, frozen=True, kw_only=True):
             seeds=self.seeds,
         )
 
-    def _worlds(self, topology: "Topology") -> "tuple[World, ...]":
+    def _worlds(self, topology: Topology) -> tuple[World, ...]:
         """Other racks given by the user, all machines in one rack, and a fast network."""
-        from slimsched.jobs.whatif import World
-
         machines = {machine.name: machine.gpus for machine in topology.machines}
         worlds = [
             World(
@@ -138,7 +130,6 @@ def whatif(
       slim jobs whatif --sacct sacct.txt --nodes slurm.conf --models bert --policies backfill,dally --json
     """
     from slimsched.dashboard.whatif_page import in_short, whatif_page
-    from slimsched.jobs.whatif import answer
 
     past, present, left_out = cluster.read()
     question = alternatives.question(past.topology, present)
