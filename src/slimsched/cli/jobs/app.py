@@ -7,10 +7,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli.jobs.simulate import compare, models, simulate
+from slimsched.cli.jobs.simulate import compare, models, simulate, whatif
 from slimsched.cli.jobs.slurm import run, submit, victims
 from slimsched.cli.jobs.slurm_site import find_site
-from slimsched.cli.jobs.whatif import whatif
 from slimsched.cli.jobs.workload import Conf, Partition, PolicyName, SlurmOptions, Speed, Workload
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import Seconds, UnknownNameError
