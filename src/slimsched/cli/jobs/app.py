@@ -7,13 +7,16 @@ import msgspec
 import typer
 from rich.console import Console
 
-from slimsched.cli.jobs.simulate import compare, models, simulate
+from slimsched.cli.jobs.simulate import compare, models, simulate, whatif
 from slimsched.cli.jobs.slurm import run, submit, victims
-from slimsched.cli.jobs.whatif import whatif
+from slimsched.cli.jobs.slurm_site import find_site
 from slimsched.cli.jobs.workload import Conf, Partition, PolicyName, SlurmOptions, Speed, Workload
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import Seconds, UnknownNameError
 from slimsched.jobs.scheduler.scheduler import Explanation
+from slimsched.jobs.simulated.comparison import build
+from slimsched.jobs.slurm import controller
+from slimsched.jobs.telemetry import histories
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -51,9 +54,6 @@ def explain(
     if engine == "simulated":
         _explain_simulated(workload, job, policy, at_s, as_json=as_json)
     elif engine == "slurm":
-        from slimsched.cli.jobs.slurm_site import find_site
-        from slimsched.jobs.slurm import controller
-
         slurm = SlurmOptions(
             policy=policy,
             network=workload.network,
@@ -77,9 +77,6 @@ def _explain_simulated(
     workload: Workload, job_id: str, policy: str, at_s: float | None, *, as_json: bool
 ) -> None:
     """Simulate until then and explain the job, which may not have come yet, or have gone."""
-    from slimsched.jobs.simulated.comparison import build
-    from slimsched.jobs.telemetry import histories
-
     setting, jobs = workload.prepare()
     job = next((job for job in jobs if job.id == job_id), None)
     if job is None:
@@ -108,7 +105,7 @@ def _explain_simulated(
         _print_explanation(explanation)
 
 
-def _print_explanation(explanation: "Explanation", *, speed: float = 1.0) -> None:
+def _print_explanation(explanation: Explanation, *, speed: float = 1.0) -> None:
     """Print why a job waits, or where it runs; `speed` is the scheduler's seconds per second."""
     console = Console(highlight=False)
     console.print(f"[bold]Job {explanation.job_id}[/bold] ({explanation.gpus} GPUs): {explanation.reason}.")

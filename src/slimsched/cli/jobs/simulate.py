@@ -1,10 +1,10 @@
-"""The commands `slim jobs simulate`, `compare` and `models`, and what they leave behind."""
+"""The commands `slim jobs simulate`, `compare`, `whatif` and `models`, and what they leave behind."""
 
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,6 +17,7 @@ from slimsched.cli.jobs.workload import (
     DEFAULT_NETWORK,
     ModelFile,
     Network,
+    Partition,
     PolicyName,
     Workload,
     policy_names,
@@ -25,13 +26,18 @@ from slimsched.cli.jobs.workload import (
 )
 from slimsched.cli.options import AsJson, file_to_write, picture, with_options
 from slimsched.cli.progress import count_bar
-from slimsched.core.config import Count, CountOrZero, WorkerCount
+from slimsched.core.config import ConfigError, Count, CountOrZero, PositiveSeconds, WorkerCount
 from slimsched.core.log import EVENTS, LogWriter
-from slimsched.jobs.domain import Job, fabric_named
-
-if TYPE_CHECKING:
-    from slimsched.jobs.simulated.comparison import JobRow, JobSetting
-    from slimsched.jobs.telemetry import JobHistory
+from slimsched.jobs.domain import Job, Topology, fabric_named
+from slimsched.jobs.scheduler.network import Sensitivity
+from slimsched.jobs.setting import POLICIES
+from slimsched.jobs.simulated import comparison
+from slimsched.jobs.simulated.comparison import JobRow, JobSetting
+from slimsched.jobs.slurm.records import read_slurm_records
+from slimsched.jobs.telemetry import JobHistory, job_arrays, pass_on
+from slimsched.jobs.traces.clusters import read_racks, read_slurm_conf, slurm_topology
+from slimsched.jobs.traces.models import MEASURED
+from slimsched.jobs.whatif import Past, Question, World, answer
 
 # -- What a simulation of jobs leaves behind: pictures, and a folder with its figures and its log.
 
@@ -47,14 +53,13 @@ class Results(Struct, frozen=True, kw_only=True):
     def write(
         self,
         workload: Workload,
-        setting: "JobSetting",
-        runs: "Mapping[str, Mapping[str, JobHistory]]",
-        rows: "Sequence[JobRow]",
+        setting: JobSetting,
+        runs: Mapping[str, Mapping[str, JobHistory]],
+        rows: Sequence[JobRow],
         *,
         seeds: int = 1,
     ) -> None:
         """Write what was asked for; the runs, by policy, are those of the first seed."""
-        from slimsched.jobs.telemetry import job_arrays
         from slimsched.serving.telemetry.run_folder import About, Run, make_folder, write_run
 
         if not self.written():
@@ -89,7 +94,7 @@ class Results(Struct, frozen=True, kw_only=True):
             Console().print(f"written: {path}")
 
 
-def title_of(workload: Workload, setting: "JobSetting") -> str:
+def title_of(workload: Workload, setting: JobSetting) -> str:
     """Say what ran on what."""
     gpus = setting.topology.gpus
     return f"{workload.trace} on {setting.cluster} ({gpus} GPUs), {setting.network}, {setting.arrivals}"
@@ -101,7 +106,7 @@ NARROW = 110
 """Terminals narrower than this get the main columns only."""
 
 
-def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
+def print_rows(console: Console, rows: Sequence[JobRow], title: str) -> None:
     """Print one policy per row; ± is the half width of the 95 % interval over seeds."""
     console.print(f"[bold]{title}[/bold]")
     table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
@@ -130,7 +135,7 @@ def print_rows(console: Console, rows: "Sequence[JobRow]", title: str) -> None:
         console.print("* is told how long jobs take, which a real cluster cannot tell it")
 
 
-def flat(row: "JobRow") -> dict[str, Any]:
+def flat(row: JobRow) -> dict[str, Any]:
     """Return a row as one flat object."""
     fields = msgspec.to_builtins(row)
     return {**fields.pop("summary"), **fields}
@@ -169,8 +174,6 @@ def models(
     if as_json:
         print(json.dumps([msgspec.to_builtins(model) for model in known.values()], indent=1))
         return
-    from slimsched.jobs.scheduler.network import Sensitivity
-
     fabric = fabric_named(network)
     sensitivity = Sensitivity(topology=read_cluster_named("racks-512"), fabric=fabric, models=known)
     table = Table(header_style="bold", box=SIMPLE_HEAD, show_edge=False)
@@ -239,8 +242,6 @@ def compare(
 
       slim jobs compare --jobs 500 --out runs/policies && slim report runs/policies
     """
-    from slimsched.jobs.simulated import comparison
-
     names = policy_names(policies)
     topology = workload.topology()
     settings = workload.settings(topology)
@@ -295,9 +296,6 @@ def simulate(
 
       slim jobs simulate --jobs 500 --out runs/dally && slim report runs/dally
     """
-    from slimsched.jobs.simulated import comparison
-    from slimsched.jobs.telemetry import pass_on
-
     setting, jobs = workload.prepare()
     with count_bar(f"{policy} on {workload.trace}", len(jobs), quiet=as_json) as bar:
 
@@ -317,3 +315,123 @@ def simulate(
         return
     print_rows(Console(), [row], title_of(workload, setting))
     results.tell(log)
+
+
+# -- `slim jobs whatif`: a cluster's own past under other policies, racks and networks.
+
+ONE_RACK = "one"
+
+
+class OwnCluster(Struct, frozen=True, kw_only=True):
+    """Slurm's own files about a cluster and its past."""
+
+    sacct: Annotated[Path, "Output of sacct --parsable2, or of squeue --json --states=all."]
+    nodes: Annotated[Path, "slurm.conf: machines, GPUs, partitions, scheduler."]
+    topology: Annotated[Path | None, "topology.conf: its leaf switches are the racks."] = None
+    partition: Partition = None
+    days: Annotated[PositiveSeconds, "Jobs of the last N days count in figures."] = 30.0
+    present: Annotated[str | None, "The policy that stands for today's; else by SchedulerType."] = None
+
+    def read(self) -> tuple[Past, str, dict[str, int]]:
+        """Return the past, the policy that stands for the present, and what was left out, by reason."""
+        files = read_slurm_conf(self.nodes)
+        machines = files.machines_of(self.partition)
+        racks = dict.fromkeys(machines, ONE_RACK) if self.topology is None else read_racks(self.topology)
+        records = read_slurm_records(self.sacct, partition=self.partition)
+        past = Past(
+            records.jobs, slurm_topology(machines, racks, self.partition or "your cluster"), days=self.days
+        )
+        if not past.counted:
+            raise ConfigError(
+                f"{self.sacct} has no finished job that fits these machines in its last {self.days:g} days; "
+                "check --nodes, --partition and --days"
+            )
+        return past, self.present or files.policy, {**records.left_out, "too large": past.too_large}
+
+
+class Alternatives(Struct, frozen=True, kw_only=True):
+    """What to try instead, and what to assume about jobs."""
+
+    policies: Annotated[str, "Policies to try; users and sizes are shown for the last."] = (
+        "fit-first,tiresias,dally"
+    )
+    also: Annotated[list[Path] | None, "Another topology.conf to try; repeat it for more."] = None
+    network: Network = DEFAULT_NETWORK
+    models: Annotated[str | None, "Models that jobs without one draw from, or none: no traffic."] = None
+    model_file: ModelFile = None
+    seeds: Annotated[Count, "Draws of the models that nobody names."] = 3
+
+    def question(self, topology: Topology, present: str) -> Question:
+        """Put it together; names are checked."""
+        names = policy_names(self.policies)
+        for name in (present, *names):
+            POLICIES.make(name)
+        fabric_named(self.network)
+        return Question(
+            present=present,
+            policies=names,
+            worlds=self._worlds(topology),
+            models=tuple(self.models.split(",")) if self.models else MEASURED,
+            setting=JobSetting(
+                machines=topology.machines,
+                cluster=topology.name,
+                network=self.network,
+                known_models=read_models(self.model_file),
+            ),
+            seeds=self.seeds,
+        )
+
+    def _worlds(self, topology: Topology) -> tuple[World, ...]:
+        """Other racks given by the user, all machines in one rack, and a fast network."""
+        machines = {machine.name: machine.gpus for machine in topology.machines}
+        worlds = [
+            World(
+                name=path.name,
+                machines=slurm_topology(machines, read_racks(path), path.name).machines,
+                network=self.network,
+            )
+            for path in self.also or ()
+        ]
+        if len(topology.racks) > 1:
+            flat = slurm_topology(machines, dict.fromkeys(machines, ONE_RACK), "one rack").machines
+            worlds.append(World(name="one rack", machines=flat, network=self.network))
+        if self.network != "fast":
+            worlds.append(World(name="fast network", machines=topology.machines, network="fast"))
+        return tuple(worlds)
+
+
+@with_options
+def whatif(
+    cluster: OwnCluster,
+    alternatives: Alternatives,
+    out: Annotated[Path, typer.Option("--out", callback=file_to_write, help="The page to write.")] = Path(
+        "whatif.html"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Say what other policies, racks and networks would have done with your own cluster's last month.
+
+    First it checks that the simulated present agrees with the records. The model of a job comes from its
+    comment (slim jobs submit --model) or from a word of its name; the others draw one.
+
+    Examples:
+
+      slim jobs whatif --sacct sacct.txt --nodes /etc/slurm/slurm.conf --topology /etc/slurm/topology.conf
+
+      slim jobs whatif --sacct sacct.txt --nodes slurm.conf --models bert --policies backfill,dally --json
+    """
+    from slimsched.dashboard.whatif_page import in_short, whatif_page
+
+    past, present, left_out = cluster.read()
+    question = alternatives.question(past.topology, present)
+    with count_bar("simulating", question.runs, quiet=as_json) as bar:
+        show = lambda text: bar.update(bar.task_ids[0], advance=1, description=text)  # noqa: E731
+        found = answer(past, question, left_out, show)
+    out.write_text(whatif_page(found), encoding="utf-8")
+    if as_json:
+        verdict = {"differences": found.differences(), "agrees": found.agrees()}
+        print(json.dumps({**msgspec.to_builtins(found), **verdict}, indent=1))
+        return
+    for line in in_short(found):
+        Console().print(line, highlight=False)
+    Console().print(f"written: {out}", highlight=False)

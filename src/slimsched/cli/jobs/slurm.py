@@ -4,21 +4,20 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from msgspec import Struct
 from rich.console import Console
 
+from slimsched.cli.jobs.slurm_site import SlurmSite, SlurmView, find_site, show_outlook, show_plan
 from slimsched.cli.jobs.workload import Conf, ModelFile, Partition, SlurmOptions, read_models
 from slimsched.cli.options import AsJson, with_options
 from slimsched.core.config import ConfigError, Count, DataError, PollSeconds, Seconds, UnknownNameError
 from slimsched.core.log import EVENTS, LogWriter
 from slimsched.jobs.domain import Job
+from slimsched.jobs.slurm import controller
 from slimsched.jobs.slurm.wire import JobRequest, SlurmClient
-
-if TYPE_CHECKING:
-    from slimsched.cli.jobs.slurm_site import SlurmSite
 
 
 class SlurmRunOptions(Struct, frozen=True, kw_only=True):
@@ -49,27 +48,21 @@ def run(
 
       slim jobs run --engine slurm --dry-run
     """
-    from slimsched.cli.jobs import slurm_site
-    from slimsched.jobs.slurm import controller
-
     if engine != "slurm":
         raise UnknownNameError("engine", engine, ("slurm",))
     console = Console(stderr=True)
-    site = slurm_site.find_site(
+    site = find_site(
         slurm,
         patience_s=options.patience_s,
         warn=lambda text: console.print(f"[yellow]{text}[/yellow]", highlight=False),
     )
     if dry_run:
-        slurm_site.show_plan(controller.plan(site.client, site.controller, site.look()), as_json=as_json)
+        show_plan(controller.plan(site.client, site.controller, site.look()), as_json=as_json)
     else:
         _drive(site, options, as_json=as_json)
 
 
-def _drive(site: "SlurmSite", options: SlurmRunOptions, *, as_json: bool) -> None:
-    from slimsched.cli.jobs.slurm_site import SlurmView
-    from slimsched.jobs.slurm import controller
-
+def _drive(site: SlurmSite, options: SlurmRunOptions, *, as_json: bool) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
@@ -159,12 +152,9 @@ def victims(
 
       slim jobs victims --gpus 32 --model bert
     """
-    from slimsched.cli.jobs import slurm_site
-    from slimsched.jobs.slurm import controller
-
     if (job is None) == (gpus is None):
         raise ConfigError("name one waiting job, or give --gpus for a gang that you think of")
-    site = slurm_site.find_site(slurm)
+    site = find_site(slurm)
     seen = site.look()
     waiting = {job_id: observed.job for job_id, observed in seen.jobs.items() if observed.waits}
     if gpus is not None:
@@ -173,6 +163,4 @@ def victims(
         gang = waiting[job]
     else:
         raise UnknownNameError("waiting job", str(job), tuple(waiting) or ("none waits",))
-    slurm_site.show_outlook(
-        controller.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json
-    )
+    show_outlook(controller.outlook(site.client, site.controller, seen, gang), seen, as_json=as_json)

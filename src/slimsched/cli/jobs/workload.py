@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
+import numpy as np
 import typer
 from msgspec import Struct
 from rich.console import Console
@@ -12,11 +13,11 @@ from rich.console import Console
 from slimsched.cli.options import Seed
 from slimsched.core.config import ConfigError, Count, CountOrZero, Factor, FailureRate, UnknownNameError
 from slimsched.jobs.domain import Job, Topology, TrainingModel, fabric_named
+from slimsched.jobs.simulated.cluster import SHARINGS, Sharing
+from slimsched.jobs.simulated.comparison import JobSetting, prepare
 from slimsched.jobs.traces.clusters import read_cluster
-
-if TYPE_CHECKING:
-    from slimsched.jobs.simulated.cluster import Sharing
-    from slimsched.jobs.simulated.comparison import JobSetting
+from slimsched.jobs.traces.jobs import generate_jobs, locate_trace, read_job_trace
+from slimsched.jobs.traces.models import ARRIVALS, MEASURED, TRAINING_MODELS, read_model_file
 
 Data = Annotated[Path | None, typer.Option("--data", envvar="SLIM_DATA", help="The data folder.")]
 Cluster = Annotated[str, "A shipped cluster (racks-512, racks-64, tiresias-16) or a file."]
@@ -54,13 +55,13 @@ class Workload(Struct, frozen=True, kw_only=True):
     model_file: ModelFile = None
     data: Data = None
 
-    def topology(self) -> "Topology":
+    def topology(self) -> Topology:
         """Read the cluster, or make the flat pool."""
         if self.gpus is None:
             return read_cluster_named(self.cluster)
         return Topology.pool(self.gpus)
 
-    def settings(self, topology: "Topology") -> "list[JobSetting]":
+    def settings(self, topology: Topology) -> list[JobSetting]:
         """Make a setting of each network with each kind of arrivals; several are separated by commas."""
         return [
             self._setting(topology, network, arrivals)
@@ -68,38 +69,24 @@ class Workload(Struct, frozen=True, kw_only=True):
             for arrivals in self.arrivals.split(",")
         ]
 
-    def read_jobs(self, topology: "Topology", *, windows: int = 1) -> "list[Job]":
+    def read_jobs(self, topology: Topology, *, windows: int = 1) -> list[Job]:
         """Read the trace, or generate jobs that fit the cluster: enough for several windows."""
-        from slimsched.jobs.traces.jobs import locate_trace, read_job_trace
-
         if self.trace == "generated":
-            import numpy as np
-
-            from slimsched.jobs.traces.jobs import generate_jobs
-
             count = windows * self.jobs or GENERATED_JOBS
             return generate_jobs(count, np.random.default_rng(self.seed), largest=topology.gpus)
         jobs = read_job_trace(locate_trace(self.trace, self.data))
         warn_of_unknown_models(jobs, read_models(self.model_file))
         return jobs
 
-    def prepare(self) -> "tuple[JobSetting, list[Job]]":
+    def prepare(self) -> tuple[JobSetting, list[Job]]:
         """Make the one setting, and the jobs of the seed."""
-        from slimsched.jobs.simulated.comparison import prepare
-
         topology = self.topology()
         setting, *others = self.settings(topology)
         if others:
             raise ConfigError("one run has one network and one kind of arrivals; slim jobs compare has more")
         return setting, prepare(self.read_jobs(topology), setting, self.seed)
 
-    def _setting(self, topology: "Topology", network: str, arrivals: str) -> "JobSetting":
-        from slimsched.jobs.simulated.cluster import SHARINGS
-        from slimsched.jobs.simulated.comparison import JobSetting
-        from slimsched.jobs.traces.models import ARRIVALS, MEASURED
-
-        known_models = read_models(self.model_file)
-
+    def _setting(self, topology: Topology, network: str, arrivals: str) -> JobSetting:
         fabric_named(network)
         if self.links not in SHARINGS:
             raise UnknownNameError("way to share links", self.links, SHARINGS)
@@ -109,18 +96,18 @@ class Workload(Struct, frozen=True, kw_only=True):
             machines=topology.machines,
             cluster=topology.name,
             network=network,
-            sharing=cast("Sharing", self.links),
+            sharing=cast(Sharing, self.links),
             arrivals=arrivals,
             load=self.load,
             jobs=self.jobs,
             failures_per_machine_day=self.failures,
             quotas=read_quotas(self.quota),
             models=tuple(self.models.split(",")) if self.models else MEASURED,
-            known_models=known_models,
+            known_models=read_models(self.model_file),
         )
 
 
-def read_cluster_named(cluster: str) -> "Topology":
+def read_cluster_named(cluster: str) -> Topology:
     """Read a shipped cluster, or one from a file."""
     from slimsched.serving.scenario.files import CONFIGS
 
@@ -128,14 +115,12 @@ def read_cluster_named(cluster: str) -> "Topology":
     return read_cluster(shipped if shipped.is_file() else Path(cluster))
 
 
-def read_models(model_file: Path | None) -> "dict[str, TrainingModel]":
+def read_models(model_file: Path | None) -> dict[str, TrainingModel]:
     """Return the models we know, and those of a file."""
-    from slimsched.jobs.traces.models import TRAINING_MODELS, read_model_file
-
     return TRAINING_MODELS if model_file is None else read_model_file(model_file)
 
 
-def warn_of_unknown_models(jobs: "Iterable[Job]", known: "Mapping[str, TrainingModel]") -> None:
+def warn_of_unknown_models(jobs: Iterable[Job], known: Mapping[str, TrainingModel]) -> None:
     """Say which models of a trace nobody has measured: their jobs cost no communication at all."""
     unknown = Counter(job.model for job in jobs if job.model and job.model not in known)
     if unknown:
