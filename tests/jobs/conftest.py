@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_checks import check_jobs
 from slimsched.jobs.scheduler.messages import Command, Event
 from slimsched.jobs.scheduler.scheduler import JobScheduler
 
@@ -14,7 +13,7 @@ SMALL_MACHINES = 16
 
 @pytest.fixture(autouse=True, scope="session")
 def checked_schedulers() -> Iterator[None]:
-    """Let every job scheduler of these tests be checked."""
+    """Let every job scheduler of these tests validate itself."""
     handle = JobScheduler.handle
     events = 0
 
@@ -23,7 +22,7 @@ def checked_schedulers() -> Iterator[None]:
         events += 1
         commands = handle(self, event, now_s=now_s)
         if len(self.topology.machines) <= SMALL_MACHINES or events % 50 == 0:
-            check_jobs(self)
+            self.validate()
         return commands
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,28 +1,30 @@
-"""Every machine's state is checked after each event, in whatever test of serving it runs."""
+"""Every machine checks its own state after each event, in whatever test of serving it runs."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from serving_checks import CHECKS
+from slimsched.serving.gateway.gateway import Gateway
+from slimsched.serving.routers.autoscaler import Autoscaler
+from slimsched.serving.scheduler.scheduler import GreedyScheduler
 
 CLOSE = 40
-"""A machine's state is checked after each of this many first events …"""
+"""A machine checks its state after each of this many first events …"""
 
 EVERY = 97
 """… and then after each of these: a check looks at all that is in the system."""
 
 
-def checked(handle: Callable[..., Any], check: Callable[[Any], None]) -> Callable[..., Any]:
-    """Wrap a machine's `handle`, so that its state is checked afterwards."""
+def checked(handle: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a machine's `handle`, so that it checks its state afterwards."""
     handled: dict[int, int] = {}
 
     def handle_and_check(self: Any, event: Any, *, now_s: float) -> Any:
         commands = handle(self, event, now_s=now_s)
         number = handled[id(self)] = handled.get(id(self), 0) + 1
         if number <= CLOSE or number % EVERY == 0:
-            check(self)
+            self.validate()
         return commands
 
     return handle_and_check
@@ -30,5 +32,5 @@ def checked(handle: Callable[..., Any], check: Callable[[Any], None]) -> Callabl
 
 @pytest.fixture(autouse=True)
 def checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for machine, check in CHECKS.items():
-        monkeypatch.setattr(machine, "handle", checked(vars(machine)["handle"], check))
+    for machine in (Gateway, GreedyScheduler, Autoscaler):
+        monkeypatch.setattr(machine, "handle", checked(machine.handle))

@@ -8,6 +8,7 @@ import bz2
 import gzip
 import os
 import re
+import reprlib
 import stat
 import tomllib
 from collections.abc import Callable
@@ -33,6 +34,12 @@ class ConfigError(SlimError):
 
 class DataError(SlimError):
     """A data file is missing, damaged, or of the wrong kind."""
+
+
+def check(holds: bool, text: str, *values: object) -> None:
+    """Raise an error with these values unless a condition holds that a machine itself must keep."""
+    if not holds:
+        raise SlimError(f"inconsistent state: {text.format(*map(reprlib.repr, values))}")
 
 
 class WidthError(SlimError):

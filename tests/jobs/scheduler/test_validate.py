@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from job_checks import check_jobs
 from jobs.workloads import job, scheduler
 from slimsched.jobs.scheduler.messages import JobFinished, JobFoundRunning, JobSubmitted, PreemptJob
 from slimsched.jobs.scheduler.scheduler import JobScheduler
@@ -22,7 +21,7 @@ def busy() -> JobScheduler:
     assert any(isinstance(command, PreemptJob) for command in commands)
     machine.handle(JobSubmitted(job=job("waits", 4, tenant="x")), now_s=40000.0)
     assert {one.phase for one in machine.jobs.values()} == {WAITING, CLAIMING, RUNNING, STOPPING}
-    check_jobs(machine)
+    machine.validate()
     return machine
 
 
@@ -115,7 +114,7 @@ def test_what_does_not_agree_is_found(spoil: Callable[[JobScheduler], None]) -> 
     machine = busy()
     spoil(machine)
     with pytest.raises(AssertionError):
-        check_jobs(machine)
+        machine.validate()
 
 
 def test_an_error_tells_what_the_job_went_through() -> None:

@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from job_checks import PHASES_OF, check_controller
 from jobs.slurm.fake_slurm import FakeSlurm
 from slimsched.core.log import EVENTS, Log, LogWriter, replay
 from slimsched.jobs.domain import fabric_named
 from slimsched.jobs.setting import SchedulerSetting, machines_of
 from slimsched.jobs.slurm.controller import (
     NEXT_STAGES,
+    PHASES_OF,
     DryRunClient,
     JobStage,
     SlurmController,
@@ -53,7 +53,7 @@ def test_notebook_scheduler_and_log_agree_after_every_round(policy: str, seed: i
             slurm.step(1.0, trouble=0.15 * (number < ROUNDS // 2))
             with suppress(SlurmUnreachableError):
                 controller.round(look(slurm))
-            check_controller(controller)
+            controller.validate()
     assert len(slurm.finished) == len(set(slurm.finished))
     assert len(slurm.finished) > 10
     written = Log(path)
@@ -82,24 +82,24 @@ def test_a_notebook_that_disagrees_with_the_scheduler_is_found() -> None:
     slurm.add(2, 100.0)
     slurm.add(16, 100.0)
     controller = SlurmController(client=slurm, setting=setting_of("dally"))
-    check_controller(controller)
+    controller.validate()
     for _ in range(3):
         controller.round(look(slurm))
         slurm.step(1.0, trouble=0.0)
-    check_controller(controller)
+    controller.validate()
     first, second = controller._tracked.values()
     assert (first.stage, second.stage) == (JobStage.RUNNING, JobStage.WAITING)
     for tracked, stage in ((first, JobStage.WAITING), (first, JobStage.STOPPING), (second, JobStage.RUNNING)):
         before, tracked.stage = tracked.stage, stage
         with pytest.raises(AssertionError, match=f"job_id='{tracked.job_id}'.* but job '{tracked.job_id}'"):
-            check_controller(controller)
+            controller.validate()
         tracked.stage = before
     first.placement = (("n3", 2),)
     with pytest.raises(AssertionError, match="n3"):
-        check_controller(controller)
+        controller.validate()
     controller._tracked.clear()
     with pytest.raises(AssertionError, match="know other jobs"):
-        check_controller(controller)
+        controller.validate()
 
 
 def test_a_dry_run_says_what_it_would_tell_slurm_and_tells_it_nothing() -> None:

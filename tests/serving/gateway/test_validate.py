@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster import MODEL, block, flat_profile, requests, small_cluster
-from serving_checks import check_autoscaler, check_gateway, check_scheduler
+from slimsched.core.config import SlimError
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.messages import GatewayOptions, RequestsArrived
 from slimsched.serving.gateway.observation import Observation, Route
@@ -35,7 +35,7 @@ class FourAndWait:
 def gateway() -> Gateway:
     made = Gateway(CLUSTER, FourAndWait(), GatewayOptions(step_s=0.0, early_drop=True))
     made.handle(RequestsArrived(requests=requests(8, deadline_s=1.0)), now_s=0.0)
-    check_gateway(made)
+    made.validate()
     return made
 
 
@@ -46,7 +46,7 @@ def scheduler() -> GreedyScheduler:
     (run, *_) = made.handle(InstanceLoaded(instance=load.instance.id), now_s=0.0)
     assert isinstance(run, RunBatch)
     made.handle(BlockArrived(block=block(2, 4)), now_s=0.0)
-    check_scheduler(made)
+    made.validate()
     return made
 
 
@@ -94,8 +94,8 @@ def answer_twice(one: Gateway) -> None:
 def test_a_gateway_finds_what_is_wrong_with_its_books(wrong: Callable[[Gateway], None]) -> None:
     one = gateway()
     wrong(one)
-    with pytest.raises(AssertionError, match="inconsistent"):
-        check_gateway(one)
+    with pytest.raises(SlimError, match="inconsistent"):
+        one.validate()
 
 
 def forget_a_batch(one: GreedyScheduler) -> None:
@@ -129,13 +129,13 @@ def load_too_much(one: GreedyScheduler) -> None:
 def test_a_scheduler_finds_what_is_wrong_with_its_books(wrong: Callable[[GreedyScheduler], None]) -> None:
     one = scheduler()
     wrong(one)
-    with pytest.raises(AssertionError, match="inconsistent"):
-        check_scheduler(one)
+    with pytest.raises(SlimError, match="inconsistent"):
+        one.validate()
 
 
 def test_an_autoscaler_is_not_crowded_and_idle_at_once() -> None:
     one = Autoscaler(AutoscaleOptions())
-    check_autoscaler(one)
+    one.validate()
     one._crowded_s = one._idle_s = 1.0
-    with pytest.raises(AssertionError, match="inconsistent"):
-        check_autoscaler(one)
+    with pytest.raises(SlimError, match="inconsistent"):
+        one.validate()

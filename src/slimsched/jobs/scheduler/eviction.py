@@ -6,6 +6,7 @@ In each such domain the smallest set of jobs is sought, and only if the gang the
 """
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -205,6 +206,25 @@ class Evictable:
                     return tuple(parts)
         gone = "; ".join(job.story() for job in victims)
         raise AssertionError(f"{gpus} GPUs do not fit once these are gone: {gone}")
+
+    def validate(self, running: Collection[JobState]) -> None:
+        """Raise an AssertionError unless every class counts the GPUs of the jobs that are ripe for it."""
+        ripe_jobs = [job for job in running if job.ripeness]
+        assert set(ripe_jobs) == set(self._ripe), (
+            "jobs that do not run may be stopped, or the other way round"
+        )
+        for job in ripe_jobs:
+            assert job.phase == RUNNING, f"it may still be stopped for others: {job.story()}"
+        held = {(machine, job): gpus for job in ripe_jobs for machine, gpus in job.spots}
+        counted_on = {(machine, job): on[job] for machine, on in enumerate(self._on) for job in on}
+        assert counted_on == held, "other jobs may be stopped on a machine than run there"
+        for ripe in self._classes:
+            counted = _Ripe(ripe.number, [0] * len(ripe.by_machine), [0] * len(ripe.by_rack))
+            for job in ripe_jobs:
+                if job.ripeness > ripe.number:
+                    counted.count(job, self._free.rack_of, 1)
+            gpus = (counted.by_machine, counted.by_rack, counted.total)
+            assert (ripe.by_machine, ripe.by_rack, ripe.total) == gpus, f"class {ripe.number} is miscounted"
 
 
 def _smallest(needed: int, members: Members) -> list[JobState] | None:

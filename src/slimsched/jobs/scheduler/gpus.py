@@ -219,6 +219,24 @@ class FreeGpus:
                     return (*parts, (names[bit.bit_length() - 1], gpus))
         return tuple(parts)
 
+    def validate(self) -> None:
+        """Raise an AssertionError unless all indices say the same."""
+        for i, free in enumerate(self.by_machine):
+            rack, name = self.rack_of[i], self.names[i]
+            sets = [count for count, machines in enumerate(self._with) if machines & self._bit[i]]
+            in_rack = [
+                count
+                for count, machines in enumerate(self._racks_with[rack])
+                if machines & self._bit_in_rack[i]
+            ]
+            assert sets == in_rack == [free], f"{name} has {free} GPUs free, its sets say {sets}, {in_rack}"
+        sums = [0] * len(self.by_rack)
+        for rack, free in zip(self.rack_of, self.by_machine, strict=True):
+            sums[rack] += free
+        assert self.by_rack == sums, f"{sums} GPUs are free by rack, but {self.by_rack} are counted"
+        assert self.total == sum(sums), f"{sum(sums)} GPUs are free, but {self.total} are counted"
+        assert self._counts == sum(1 << count for count, machines in enumerate(self._with) if machines)
+
 
 # -- GPUs being cleared for gangs: some are held already, the others are taken as they come free.
 #
@@ -274,6 +292,12 @@ class Claims:
         if claim is not None:
             up = ((name, gpus) for name, gpus in claim.held.items() if gpus and name not in down)
             self._free.give(tuple(up))
+
+    def validate(self) -> None:
+        """Raise an AssertionError unless what is held and what is missing make up each claim."""
+        for claim in self.open.values():
+            counted = {name: claim.held[name] + missing for name, missing in claim.missing.items()}
+            assert counted == dict(claim.placement), f"{counted} held or missing: {claim.job.story()}"
 
 
 # -- When and where waiting jobs will start by everybody's time limit: the plan that backfill keeps to.

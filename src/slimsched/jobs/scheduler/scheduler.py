@@ -34,6 +34,7 @@ do it is the same for all policies. After a restart, feed JobFoundRunning for ev
 JobSubmitted for every waiting one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final
@@ -42,7 +43,7 @@ from msgspec import Struct
 
 from slimsched.core.clock import Wake, WakeAt
 from slimsched.core.config import UnknownNameError
-from slimsched.jobs.domain import Job, Placement, Tier, Topology, where
+from slimsched.jobs.domain import Job, Placement, Tier, Topology, gpus_in, where
 from slimsched.jobs.scheduler.eviction import Evictable
 from slimsched.jobs.scheduler.gpus import MACHINE, NETWORK, RACK, Claim, Claims, FreeGpus, Spots, StartPlan
 from slimsched.jobs.scheduler.messages import (
@@ -716,8 +717,63 @@ class JobScheduler:
             reason=_reason(self, job, nearest),
         )
 
+    def validate(self) -> None:
+        """Raise an AssertionError unless all that is kept agrees: for tests, after each event."""
+        for job in self.jobs.values():
+            wrong = _disagreement(self, job)
+            assert not wrong, f"{wrong}: {job.story()}"
+        for name, known in (("running", self.running), ("spread", self.spread), ("crossing", self.crossing)):
+            assert known.keys() <= self.jobs.keys(), f"a job that is gone is still among those {name}"
+        given, claimed = Counter[str](), Counter[str]()
+        for job in self.running.values():
+            given.update(dict(job.placement))
+        for claim in self.claims.open.values():
+            claimed.update(claim.held)
+        for name, gpus, free in zip(self.free.names, self.free.capacity, self.free.by_machine, strict=True):
+            counts = f"{name} has {gpus} GPUs: {free} free, {claimed[name]} claimed, {given[name]} given"
+            if name in self.down:
+                assert not free + claimed[name], f"{counts}; but it is down"
+            else:
+                assert free + claimed[name] + given[name] == gpus, counts
+        for rack, crossing in enumerate(self.free.crossing):
+            crossed = sum(rack in racks for racks in self.crossing.values())
+            assert crossing == crossed, f"{crossed} gangs cross rack {rack}, but {crossing} are counted"
+        for tenant, gpus in self.tenant_gpus.items():
+            have = sum(job.gpus for job in self.running.values() if job.job.tenant == tenant)
+            assert gpus == have, f"tenant '{tenant}' holds {have} GPUs, but {gpus} are counted"
+        assert self._armed_s <= self.timers.next_s(), "nobody has asked for a wake-up at the next timer"
+        self.free.validate()
+        self.claims.validate()
+        self.waiting.validate()
+        self.evictable.validate(self.running.values())
+
 
 # -- Readers of the scheduler's state: they change nothing.
+
+
+def _disagreement(scheduler: JobScheduler, job: JobState) -> str:
+    """What of a job does not agree with the rest, if anything."""
+    runs = job.phase >= RUNNING
+    claim = scheduler.claims.open.get(job.id)
+    group = job.group
+    wrong = {
+        "it runs, or it does not, and the others think otherwise": runs != (job.id in scheduler.running),
+        "it waits in a group, or should": (group is not None) != (job.phase == WAITING),
+        "its group needs something else": group is not None
+        and (group.gpus, group.tier, group.tenant) != (job.gpus, job.allowed, scheduler._quota_name(job)),
+        "it has not as many GPUs as it should": gpus_in(job.placement) != (job.gpus if runs else 0),
+        "its machines are not those of its placement": runs
+        and job.spots != scheduler.free.spots(job.placement),
+        "it could be closer together, or could not": (job.id in scheduler.spread)
+        != (runs and job.tier > job.floor),
+        "it crosses racks, or does not": (job.id in scheduler.crossing) != (runs and job.tier == NETWORK),
+        "it waits for GPUs to be cleared, and none is missing": job.phase == CLAIMING
+        and (claim is None or not claim.missing_total),
+        "it has a claim that it cannot need": claim is not None and job.phase not in (CLAIMING, STOPPING),
+        "its size is to change, but it is not being stopped": job.id in scheduler.next_gpus
+        and job.phase != STOPPING,
+    }
+    return next((what for what, is_so in wrong.items() if is_so), "")
 
 
 def _nearest_to_free(scheduler: JobScheduler, job: JobState) -> Placement | None:

@@ -253,3 +253,13 @@ class Waiting:
             live = [job for _, _, job, epoch in group.heap if job.epoch == epoch]
             group.heap = [(job.key, job.seq, job, job.epoch) for job in live]
             heapify(group.heap)
+
+    def validate(self) -> None:
+        """Raise an AssertionError unless groups hold the jobs that they count, each once."""
+        for group in self.groups:
+            live = [job for _, _, job, epoch in group.heap if job.epoch == epoch]
+            assert 0 < group.size == len(live), f"{len(live)} jobs wait, but {group.size} are counted"
+            for job in live:
+                assert job.group is group, f"another group has it: {job.story()}"
+        assert self.size == sum(group.size for group in self.groups), "not every waiting job is counted"
+        assert self.least == min([group.gpus for group in self.groups], default=NOBODY)

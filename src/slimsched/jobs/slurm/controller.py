@@ -35,7 +35,7 @@ from slimsched.jobs.scheduler import messages
 from slimsched.jobs.scheduler.gpus import FreeGpus
 from slimsched.jobs.scheduler.messages import Event, JobFoundRunning, JobSubmitted, LiveCommand, LiveEvent
 from slimsched.jobs.scheduler.scheduler import Explanation, JobScheduler
-from slimsched.jobs.scheduler.waiting import JobState
+from slimsched.jobs.scheduler.waiting import CLAIMING, RUNNING, STOPPING, WAITING, JobState
 from slimsched.jobs.setting import LiveScheduler, SchedulerSetting
 from slimsched.jobs.slurm.wire import (
     JobRequest,
@@ -579,6 +579,29 @@ class SlurmController:
         if text not in self._warned:
             self._warned.add(text)
             self._warn(text)
+
+    def validate(self) -> None:
+        """Raise an AssertionError unless notebook and scheduler agree: for tests, after each round."""
+        if self.scheduler is None or self._broken:
+            return  # both start afresh at the next look
+        self.scheduler.validate()
+        assert self.scheduler.jobs.keys() == self._tracked.keys(), "scheduler and notebook know other jobs"
+        assert not self._put_aside & self._tracked.keys(), "a job that is left alone is tracked"
+        assert self.wake_s <= self.scheduler.timers.next_s(), "nobody will wake the scheduler in time"
+        for job_id, tracked in self._tracked.items():
+            state = self._state(job_id)
+            assert state.phase in PHASES_OF[tracked.stage], f"{tracked}, but {state.story()}"
+            if state.phase >= RUNNING:
+                assert set(tracked.placement) == set(state.placement), f"{tracked}, but {state.story()}"
+
+
+PHASES_OF = {
+    JobStage.WAITING: (WAITING, CLAIMING),
+    JobStage.STARTING: (RUNNING,),
+    JobStage.RUNNING: (RUNNING,),
+    JobStage.STOPPING: (STOPPING,),
+}
+"""Phases of the scheduler that a job may have at each stage, between two rounds."""
 
 
 def _carried_out(request: Callable[[], None]) -> SlurmError | None:

@@ -16,7 +16,7 @@ A request without a deadline is admitted if `ahead / capacity` is at most `queue
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence, Set
 from functools import lru_cache
 from itertools import groupby
@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 
+from slimsched.core.config import check
 from slimsched.core.pareto import unbeaten
 from slimsched.models.spec import Path
 from slimsched.serving.domain.cluster import Cluster, Values
@@ -39,6 +40,7 @@ from slimsched.serving.domain.request import (
     Key,
     Request,
     count_examples,
+    ids_of,
     split_by,
 )
 from slimsched.serving.gateway.observation import Observation
@@ -165,6 +167,15 @@ class WorkAhead:
     def before(self, rank: Rank) -> float:
         """Return the work of all requests of this rank and lower ones."""
         return sum([total_s for other, (_, total_s) in self._sums.items() if other <= rank])
+
+    def validated(self) -> Set[int]:
+        """Return the ids of all that is counted, after a check that shares and sums agree."""
+        examples: Counter[Rank] = Counter()
+        for rank, _, count in self._shares.values():
+            examples[rank] += count
+        sums = {rank: count for rank, (count, _) in self._sums.items()}
+        check(sums == examples, "{} examples by rank, their shares are of {}", sums, examples)
+        return {first + n for first, (_, _, count) in self._shares.items() for n in range(count)}
 
     def add(self, request: Request, work_s: float) -> None:
         """Count a new request, with this much work per example."""
@@ -350,6 +361,11 @@ class Admission:
         """Note that a batch has run: its server's pace is another one now."""
         self._capacity = 0.0
 
+    def validate(self, known: Sequence[int]) -> None:
+        """Check that exactly these examples count as work ahead, once there was a deadline."""
+        counted = self._ahead.validated()
+        check(not self._is_used or counted <= set(known), "work of {} is ahead, but {} wait", counted, known)
+
     def _capacity_now(self) -> float:
         """Seconds of work that all servers do per second, in time of a server of mean speed."""
         if self._alive_ids is not self._seen.alive_ids or not self._capacity:
@@ -516,3 +532,14 @@ class Fifo:
     def waits_for(self, source: int) -> bool:
         """Whether any request's input lies at this server."""
         return any(place.source == source for place in self._groups)
+
+    def ids(self) -> list[int]:
+        """List the ids of all examples, after a check that groups and runs agree on how many there are."""
+        for place, group in self._groups.items():
+            counts = [run.count for run in group.runs]
+            real = [count_examples(run.requests) if run.requests else 0 for run in group.runs]
+            check(counts == real and sum(counts) == group.count, "{}: runs {}, real {}", place, counts, real)
+        total = sum(group.count for group in self._groups.values())
+        check(total == self._length, "{} in groups, {} in all", total, self._length)
+        runs = [run for group in self._groups.values() for run in group.runs]
+        return [number for run in runs for number in ids_of(run.requests)]

@@ -25,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slimsched.core.clock import Wake, WakeAt
-from slimsched.core.config import SlimError
+from slimsched.core.config import SlimError, check
 from slimsched.serving.domain.cluster import GATEWAY, Cluster
 from slimsched.serving.domain.model import ModelsChanged, ServedModel
 from slimsched.serving.domain.request import (
@@ -137,6 +137,14 @@ class SentBlocks:
     def ids(self) -> list[int]:
         """The ids of all examples that are at servers."""
         return [number for sent in self._blocks.values() for number in ids_of(sent.requests)]
+
+    def work(self, servers: int) -> tuple[list[float], list[float]]:
+        """Return how many examples each server has, and their work."""
+        outstanding, backlog_s = [0.0] * servers, [0.0] * servers
+        for sent in self._blocks.values():
+            outstanding[sent.server] += sent.examples
+            backlog_s[sent.server] += sent.examples * sent.work_s
+        return outstanding, backlog_s
 
     def settle(self, numbers: frozenset[int]) -> list[Request]:
         """Return those of these examples that are at servers; they are answered now, whatever comes back."""
@@ -409,6 +417,26 @@ class Gateway:
         yield from self._sent.census()
         for fifo in self._queues.values():
             yield from ((GATEWAY, place.model, place.segment, count) for place, count in fifo.counts())
+
+    def validate(self) -> None:
+        """Check that each example is in one place and that all counts agree; for tests, after any event."""
+        seen, queued = self.seen, [number for fifo in self._queues.values() for number in fifo.ids()]
+        known = [*queued, *self._sent.ids()]
+        check(len(set(known)) == len(known), "an example is in two places: {}", known)
+        settled = self._sent.settled
+        check(settled <= set(known), "settled examples {} are not at servers", settled)
+        check(len(known) - len(settled) == self.in_system, "{} in the system: {}", self.in_system, known)
+        check(len(queued) == seen.fifo, "{} counted as queued: {}", seen.fifo, queued)
+        check(all(map(len, self._queues.values())) or not queued, "an empty queue is kept")
+        outstanding, backlog_s = self._sent.work(len(self.cluster))
+        check(
+            outstanding == seen.outstanding.tolist(), "sent: {}, counted: {}", outstanding, seen.outstanding
+        )
+        check(np.allclose(backlog_s, seen.backlog_s), "work sent: {}, not {}", backlog_s, seen.backlog_s)
+        up = [server for server in range(len(self.cluster)) if seen.alive[server]]
+        check(up == seen.alive_ids and not seen.penalty_s[up].any(), "up: {}, listed: {}", up, seen.alive_ids)
+        if self.admission is not None:
+            self.admission.validate(known)
 
     def holds_for(self, server: int) -> bool:
         """Whether a server has work for this gateway, or activations that are still needed."""

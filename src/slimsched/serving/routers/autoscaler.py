@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import ConfigError, Count, CountOrZero, Seconds
+from slimsched.core.config import ConfigError, Count, CountOrZero, Seconds, check
 from slimsched.core.log import Observer
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME
 
@@ -85,6 +85,12 @@ class Autoscaler:
         """Take the load into account and return the step to take, if any."""
         step = self.decide(event.load, wanted=event.wanted, up=event.up, now_s=now_s)
         return [] if step is None else [step]
+
+    def validate(self) -> None:
+        """Check that it is not crowded and idle at once, nor since before its last step; for tests."""
+        since = [at_s for at_s in (self._crowded_s, self._idle_s) if at_s < inf]
+        check(len(since) < 2, "crowded and idle at once, since {}", since)
+        check(all(at_s >= self._stepped_s for at_s in since), "stepped at {}, {}", self._stepped_s, since)
 
     def decide(self, load: ReportedLoad, *, wanted: int, up: int, now_s: float) -> Scale | None:
         """Return the next step, if any; `wanted` servers were asked for and `up` of them serve."""

@@ -31,6 +31,7 @@ from slimsched.core.config import (
     Seconds,
     SlimError,
     Whole,
+    check,
 )
 from slimsched.serving.domain.cluster import Instance, InstanceState, next_state
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
@@ -246,6 +247,13 @@ class KeyQueue:
         """Return the first block of a key without removing it."""
         return self._heaps[key][0][1]
 
+    def validated(self) -> list[int]:
+        """List the ids of all waiting examples, after a check of the sizes by key."""
+        sizes = {key: sum(block.examples for _, block in heap) for key, heap in self._heaps.items()}
+        check(sizes == self._sizes, "sizes {}, in the heaps {}", self._sizes, sizes)
+        check(set(self.in_order()) == set(sizes), "keys {} wait", sizes)
+        return [number for heap in self._heaps.values() for _, block in heap for number in block.ids]
+
 
 class _Slot(Struct, eq=False):
     """An instance, when it was last used, and its state."""
@@ -335,6 +343,16 @@ class Instances:
         ]
         return states.count(InstanceState.BUSY), states.count(InstanceState.LOADING)
 
+    def validated(self) -> list[int]:
+        """List the ids of busy instances, after a check of the lists and of the memory."""
+        listed = [s for lists in self._by_segment.values() for slots in lists for s in slots]
+        slots = list(self._slots.values())
+        check({id(slot) for slot in listed} == {id(slot) for slot in slots}, "lists differ: {}", listed)
+        held = sum(slot.instance.memory_bytes for slot in slots)
+        loaded = sum(s.instance.memory_bytes for s in slots if s.state is not InstanceState.LOADING)
+        check((held, loaded) == (self.memory_bytes, self.loaded_bytes), "memory {} of {}", loaded, held)
+        return sorted(slot.instance.id for slot in slots if slot.state is InstanceState.BUSY)
+
     def idle(self) -> list[tuple[float, Instance]]:
         """List free instances with the time they were last used, longest idle first."""
         slots = [s for s in self._slots.values() if s.state is InstanceState.FREE]
@@ -411,6 +429,11 @@ class LoadGate:
         if refusal is not None:
             self.refused[refusal.cause] += 1
         return refusal
+
+    def fits(self, instances: Instances) -> bool:
+        """Whether the instances are within the cap, where no sensor said that they take less."""
+        is_measured = self._sample is not None and self._sample.measured
+        return is_measured or instances.memory_bytes <= self._options.vram_cap_bytes
 
     def _for_memory(self, instances: Instances, memory_bytes: int) -> Refusal | None:
         """Line 15: VRAM_used + bytes ≤ M_max; where memory was asked, the device must have as much free.
@@ -522,6 +545,16 @@ class GreedyScheduler:
     def explain(self) -> dict[Key, str]:
         """Say, for each key that was tried last and could not run, why it had to wait."""
         return {key: reason.format(*values) for key, (reason, values) in self._waiting.items()}
+
+    def validate(self) -> None:
+        """Check that each example is in one place and that instances match batches; for tests."""
+        running = [one for batch in self._running.values() for one in (batch.instance, *batch.also)]
+        busy = self.instances.validated()
+        check(sorted(running) == busy, "instances {} run batches, {} are busy", running, busy)
+        ran = [number for batch in self._running.values() for block in batch.blocks for number in block.ids]
+        known = [*ran, *self.queue.validated()]
+        check(len(set(known)) == len(known), "an example is in two places: {}", known)
+        check(self.load_gate.fits(self.instances), "{} bytes are loaded", self.instances.memory_bytes)
 
     @property
     def is_busy(self) -> bool:
