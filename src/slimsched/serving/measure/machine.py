@@ -134,17 +134,19 @@ def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> tuple[tuple[int, ...]
 
 def _quotas(groups: Path) -> Iterator[float]:
     """Yield the cores that a container may use, by both versions of cgroups, in its group or above."""
-    own = ""
-    with suppress(OSError):
-        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-    folders = [place for place in (groups / own, *(groups / own).parents) if place.is_relative_to(groups)]
-    old = groups / "cpu"
-    files = [(folder / "cpu.max",) * 2 for folder in folders]
-    for quota, period in (*files, (old / "cpu.cfs_quota_us", old / "cpu.cfs_period_us")):
-        with suppress(OSError, ValueError, IndexError):  # there is none, or it is "max"
-            cores = float(quota.read_text().split()[0]) / float(period.read_text().split()[-1])
-            if cores > 0:
-                yield cores
+    own = {"": "", "cpu": ""}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            own |= dict.fromkeys(kinds.split(","), path.strip("/"))
+    for kind, files in (("", ["cpu.max"] * 2), ("cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"])):
+        base = groups / kind
+        for folder in (base / own[kind], *(base / own[kind]).parents):
+            with suppress(OSError, ValueError, IndexError):  # there is none, or it is "max"
+                quota, period = ((folder / name).read_text().split() for name in files)
+                cores = float(quota[0]) / float(period[-1])
+                if folder.is_relative_to(base) and cores > 0:
+                    yield cores
 
 
 def processor() -> str:
