@@ -251,8 +251,7 @@ class ServerApp:
         quality, plan, lines = self._agreement.state, self._plan, unused_lines(has_tls=self._tls is not None)
         if plan is not None:
             return {"lines": describe(plan, self._scenario, lines, quality), "quality": quality, **plan.facts}
-        told = [f"{model}: quality: {text}" for model, text in quality.items()]
-        return {"lines": [*told, *lines], "quality": quality}
+        return {"lines": [*(f"{name}: quality: {text}" for name, text in quality.items()), *lines]}
 
     async def _rate(self, rated: RatedModel) -> None:
         """Let the router use what a model's plans were measured to be worth."""
