@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from slimsched.core.config import ConfigError, SlimError
@@ -86,6 +87,7 @@ def choose(
     if scenario is None and config is None:
         with console.status("looking at this machine") as status:
             chosen, plan = run(plan_here(machine, models, served.goal, status.update))
+        plan = plan if served.fronts is None else replace(plan, fronts=served.fronts)
     else:
         if machine != MachineOptions():
             raise ConfigError("--devices, --cores and --precision are for serving without a scenario")
@@ -370,8 +372,6 @@ def _open_engine(
     scenario, specs = chosen.scenario, specs_of(chosen.scenario)
     setting = chosen.setting(options.router, for_clients=True)
     if engine.engine == "ray":
-        from msgspec.structs import replace
-
         from slimsched.serving.ray.engine import join
 
         joined = join(specs, address=engine.address, namespace=engine.attach, autoscale=scenario.autoscale)

@@ -461,10 +461,7 @@ def _servers(
 def describe(
     plan: Plan, scenario: Scenario, lines: Sequence[str] = (), quality: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Say in a few lines what was found, chosen and measured.
-
-    `lines` are about how requests are read; `quality` says what models' plans are rated by now.
-    """
+    """Say what was found, chosen and measured, how requests are read (`lines`), and what rates the plans."""
     host, served = scenario.hosts[0], scenario.schedulers[0]
     assert host is not None
     gpus = len({(one.gpu, one.slice) for one in scenario.hosts if one is not None})
