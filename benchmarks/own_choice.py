@@ -167,7 +167,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fronts", type=int, default=0, help="front processes with the file")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a model folder instead of the shipped model")
     parser.add_argument("--plans", nargs="+", default=[WIDEST, "0.5", "0.25"])
-    parser.add_argument("--loads", type=float, nargs="+", default=[1.0, 2.0], help="when choosing freely")
+    parser.add_argument("--loads", type=float, nargs="*", default=[1.0, 2.0], help="when choosing freely")
     parser.add_argument("--images", type=int, nargs="+", default=[1, 8], help="images per request")
     parser.add_argument("--under-way", type=int, default=256, help="images asked for at a time")
     parser.add_argument("--rounds", type=int, default=8)
