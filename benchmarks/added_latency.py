@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from data_plane import PATH
-from running import running, serve_command
+from running import MACHINE, running, serve_command
 
 from slimsched.serving.api.client.client import write_request
 
@@ -101,7 +101,7 @@ def _lines(path: Path) -> list[str]:
 def main() -> None:
     """Serve, measure in rounds, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--config", default=str(Path(__file__).parent / "h200-one-batch.toml"))
+    parser.add_argument("--config", default=MACHINE, help="scenario; machine: its own choice")
     parser.add_argument("--fronts", type=int, default=0)
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--images", type=int, default=1)

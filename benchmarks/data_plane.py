@@ -1,6 +1,6 @@
 """Images per second over HTTP at one width: ours and mosec in turn, with the CPU time of every process.
 
-    python benchmarks/data_plane.py [--config h200] [--fronts 0 4] [--images 1 8 64] [--plan 1.0] [--mosec 3]
+    python benchmarks/data_plane.py [--config FILE --fronts 0 4] [--images 1 8 64] [--plan 1.0] [--mosec 3]
 
 wrk sends the same request again and again over a number of connections. A row says how many images per second
 were answered, how many requests failed, latency, the GPU's utilization, and how many cores the gateway, the
@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 from h2load import run_h2load, write_call
 from numpy.typing import NDArray
-from running import running, serve_command
+from running import MACHINE, running, serve_command
 from wrk import run_wrk
 
 from models import Utilization
@@ -154,7 +154,7 @@ def _post(url: str, body: dict[str, object]) -> None:
 def main() -> None:
     """Serve in turn and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--config", default="h200", help="scenario")
+    parser.add_argument("--config", default=MACHINE, help="scenario; machine: its own choice, fronts too")
     parser.add_argument("--fronts", type=int, nargs="*", default=[4])
     parser.add_argument("--images", type=int, nargs="*", default=[1, 8, 64])
     parser.add_argument("--plan", nargs="*", default=["1.0"])

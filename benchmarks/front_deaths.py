@@ -20,7 +20,7 @@ import numpy as np
 from data_plane import PATH, Taken, processes
 from goal_at_load import counted
 from open_clients import run_clients, write_http
-from running import resident_mib, running, serve_command
+from running import MACHINE, resident_mib, running, serve_command
 
 
 class Watch(threading.Thread):
@@ -64,7 +64,7 @@ class Watch(threading.Thread):
 def main() -> None:
     """Serve, send, kill, and print what became of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--config", default=str(Path(__file__).parent / "h200-one-batch.toml"))
+    parser.add_argument("--config", default=MACHINE, help="scenario; machine: its own choice")
     parser.add_argument("--fronts", type=int, default=6)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--plan", default="1.0")

@@ -19,7 +19,7 @@ import numpy as np
 from data_plane import PATH, Taken, measure
 from open_clients import run_clients, write_http
 from open_loop import Seen
-from running import running, serve_command
+from running import MACHINE, running, serve_command
 
 from slimsched.serving.api.client.client import write_request
 
@@ -59,7 +59,7 @@ def main() -> None:
 def parsed() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--config", default=str(Path(__file__).parent / "h200-one-batch.toml"))
+    parser.add_argument("--config", default=MACHINE, help="scenario; machine: its own choice")
     parser.add_argument("--fronts", type=int, default=6)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--loads", type=float, nargs="*", default=[0.5, 0.8, 1.0, 1.5])

@@ -1,6 +1,6 @@
 """Ten minutes near capacity: is the memory of gateway and servers flat?
 
-    python benchmarks/soak.py [--minutes 10] [--load 0.9] [--scenario laptop]
+    python benchmarks/soak.py [--minutes 10] [--load 0.9] [--config FILE]
 
 Starts `slim serve` on free ports and finds the rate it can hold at width 0.5 with requests of 8 images. Then
 it sends the share `--load` of that rate in open loop and reads the resident memory of every process from
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from running import resident_mib
+from running import MACHINE, resident_mib, scenario_options
 
 from slimsched.cli.serving.scenario import test_examples
 from slimsched.serving.api.client.load import (
@@ -44,9 +44,9 @@ START_LIMIT_S = 120.0
 class Server:
     """A running `slim serve` and the memory its processes take."""
 
-    def __init__(self, scenario: str) -> None:
+    def __init__(self, config: str) -> None:
         command = [sys.executable, "-c", "from slimsched.cli.app import main; main()", "serve"]
-        command += ["--scenario", scenario, "--http-port", "0", "--grpc-port", "0"]
+        command += [*scenario_options(config), "--http-port", "0", "--grpc-port", "0"]
         self._log = Path(tempfile.mkdtemp(prefix="slim-soak-")) / "serve.log"
         with self._log.open("w") as out:
             environment = {**os.environ, "COLUMNS": "200"}
@@ -105,15 +105,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--load", type=float, default=0.9)
-    parser.add_argument("--scenario", default="laptop")
+    parser.add_argument("--config", default=MACHINE, help="scenario; machine: its own choice")
     options = parser.parse_args()
     examples = test_examples(shipped_model().spec, None)
     images, count = {"images": examples.inputs[0]}, len(examples)
-    server = Server(options.scenario)
+    server = Server(options.config)
     try:
         holds = holds_per_s(server.url, images, count)
         rate = options.load * holds
-        print(f"{options.scenario} holds {holds:.0f} images/s at width 0.5; {examples.source}, "
+        print(f"{options.config} holds {holds:.0f} images/s at width 0.5; {examples.source}, "
               f"{rate:.0f} images/s for {options.minutes:g} min")  # fmt: skip
         figures, memory = run(soak(server, images, count, rate, 60 * options.minutes, examples.labels))
     finally:

@@ -16,6 +16,7 @@ PRODUCTS = [{"core"}, {"models"}, {"serving", "jobs"}, {"dashboard"}, {"cli"}]
 
 PARTS = {
     "serving": [
+        {"options"},
         {"domain"},
         {"workload"},
         {"gateway", "scheduler"},
@@ -26,7 +27,6 @@ PARTS = {
         {"live"},
         {"measure", "ray"},
         {"learning"},
-        {"options"},
         {"api"},
         {"app"},
     ],

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 from setting import Setting
 
-from slimsched.serving.api.client.client import ServerAnswer
-from slimsched.serving.api.client.load import Inputs, Reply, RequestPrefix, Target, read_reply
+from slimsched.serving.api.client.client import ServerAnswer, read_answer
+from slimsched.serving.api.client.load import Inputs, Reply, RequestPrefix, Target
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -184,7 +184,7 @@ CONTENDERS = {
             command=_ours,
             ready="/v2/health/ready",
             path="",
-            read=read_reply,
+            read=lambda reply: read_answer(reply.body, reply.json_bytes),
         ),
     )
 }

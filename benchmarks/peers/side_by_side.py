@@ -1,6 +1,7 @@
 """Compare the throughput of ours and one peer in turn, with both up all the time, so that drift cancels out.
 
     SLIM_DATA=… python benchmarks/peers/side_by_side.py [--peer mosec] [--pairs 8] [--widths 1 0.5 0.25]
+    SLIM_PEER_CONFIG=machine SLIM_DATA=… python benchmarks/peers/side_by_side.py       what slim serve chooses
 
 The server that is not being measured idles. Ours keeps sampling its telemetry meanwhile; mosec does nothing.
 """
@@ -29,7 +30,8 @@ def main() -> None:
     images, labels = examples.inputs[0], examples.labels
     if labels is None:
         raise SystemExit("images come with labels: set SLIM_DATA to a folder with CIFAR-100")
-    os.environ.setdefault(OUR_CONFIG, str(our_config(options.out, fresh=False)))
+    if OUR_CONFIG not in os.environ:
+        os.environ[OUR_CONFIG] = str(our_config(options.out, fresh=False))
     for width in options.widths:
         rates = Pieces(options.out, fresh=False).get(f"offline-{width:g}", lambda w=width: offline_rates(w))
         settings = {name: setting_for(width, rates, options) for name in ("ours", options.peer)}

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from slimsched.core.config import ConfigError, SlimError
@@ -86,6 +87,7 @@ def choose(
     if scenario is None and config is None:
         with console.status("looking at this machine") as status:
             chosen, plan = run(plan_here(machine, models, served.goal, status.update))
+        plan = plan if served.fronts is None else replace(plan, fronts=served.fronts)
     else:
         if machine != MachineOptions():
             raise ConfigError("--devices, --cores and --precision are for serving without a scenario")
@@ -252,8 +254,7 @@ class ServerApp:
         quality, plan, lines = self._agreement.state, self._plan, unused_lines(has_tls=self._tls is not None)
         if plan is not None:
             return {"lines": describe(plan, self._scenario, lines, quality), "quality": quality, **plan.facts}
-        told = [f"{model}: quality: {text}" for model, text in quality.items()]
-        return {"lines": [*told, *lines], "quality": quality}
+        return {"lines": [*(f"{name}: quality: {text}" for name, text in quality.items()), *lines]}
 
     async def _rate(self, rated: RatedModel) -> None:
         """Let the router use what a model's plans were measured to be worth."""
@@ -381,8 +382,6 @@ def _open_engine(
     scenario, specs = chosen.scenario, specs_of(chosen.scenario)
     setting = chosen.setting(options.router, for_clients=True)
     if engine.engine == "ray":
-        from msgspec.structs import replace
-
         from slimsched.serving.ray.engine import join
 
         joined = join(specs, address=engine.address, namespace=engine.attach, autoscale=scenario.autoscale)

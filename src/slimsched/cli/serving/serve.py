@@ -51,10 +51,6 @@ def command(
 
       slim serve --devices cpu --cores 4
 
-      slim serve --router my_router.py:MyRouter
-
-      slim serve --http-port 9000 --token-file token.txt
-
       slim serve --model-repository models
 
       slim serve --scenario laptop --engine ray --address auto

@@ -28,13 +28,11 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 
 
 class RatedModel(Struct, frozen=True, kw_only=True):
-    """What the plans of a running cluster's model are worth, as measured while it served."""
+    """What a model's plans are worth, in [0, 1], as measured while it served; `name` says what it was."""
 
     number: CountOrZero
     name: str
-    """What was measured."""
     accuracies: tuple[float, ...]
-    """In [0, 1], by plan."""
 
 
 class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):

@@ -483,8 +483,7 @@ def check_measured(model: ServedModel, min_accuracy: float) -> None:
         raise ConfigError(
             f"nobody has measured how accurate the plans of '{model.name}' are, so "
             f"accuracy>={100 * min_accuracy:g} cannot be promised; run slim model evaluate {model.folder} "
-            "--data FOLDER, or --agreement; else serve it without that limit: how often plans agree with the "
-            "widest one is measured on what comes in, and kept"
+            "--data FOLDER, or --agreement, or serve it without: agreement is measured on what comes in"
         )
 
 

@@ -21,15 +21,15 @@ from pathlib import Path
 from time import process_time
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slimsched.core.config import DataError
 from slimsched.models.cache import cache_folder, write_kept
 from slimsched.models.package import QUALITY, read_quality
-from slimsched.models.quality import MeasuredAnswers, QualityTable, write_quality
+from slimsched.models.quality import QualityTable, write_quality
 from slimsched.models.spec import NUMPY
 from slimsched.serving.domain.model import RatedModel, ServedModel
 from slimsched.serving.measure.missing import child
-from slimsched.serving.scenario.files import read_model
 
 log = logging.getLogger("slim.agreement")
 
@@ -42,10 +42,6 @@ SPACING_S = 0.01
 AT_ONCE, PATIENCE_S = 25, 300.0
 """Examples in a batch; after so much time of a core, those that were compared must do."""
 
-Example = Callable[[], Sequence[memoryview]]
-
-MODULE = "slimsched.serving.measure.agreement"
-
 
 class Sample:
     """Different examples of a model, as bytes of each input."""
@@ -56,7 +52,7 @@ class Sample:
         self.examples: dict[tuple[bytes, ...], None] = {}
         self._next_s = 0.0
 
-    def see(self, at_s: float, example: Example) -> bool:
+    def see(self, at_s: float, example: Callable[[], Sequence[memoryview]]) -> bool:
         """Look at an example, if it is time for one; return whether there are enough."""
         if at_s >= self._next_s:
             self._next_s = at_s + SPACING_S
@@ -67,10 +63,7 @@ class Sample:
 
 
 class AgreementMeter:
-    """Collects examples for the models that nobody has evaluated; measures one model after the other.
-
-    `state` says of each model how far that is, or what its plans are rated by.
-    """
+    """Collects examples for the models that nobody has evaluated; measures one model after the other."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
         self._samples = {model.number: Sample(model) for model in models if not model.quality.is_measured}
@@ -78,8 +71,8 @@ class AgreementMeter:
         self._full: asyncio.Queue[Sample] = asyncio.Queue()
 
     @property
-    def sampler(self) -> Callable[[int, float, Example], None] | None:
-        """What must be shown the examples that come in, if anything is missing."""
+    def sampler(self) -> Callable[[int, float, Callable[[], Sequence[memoryview]]], None] | None:
+        """What must be shown the examples that come in."""
         return self._see if self._samples else None
 
     @property
@@ -92,7 +85,7 @@ class AgreementMeter:
         }
         return self._state | missing
 
-    def _see(self, model: int, at_s: float, example: Example) -> None:
+    def _see(self, model: int, at_s: float, example: Callable[[], Sequence[memoryview]]) -> None:
         sample = self._samples.get(model)
         if sample is not None and sample.see(at_s, example):
             self._full.put_nowait(self._samples.pop(model))
@@ -101,8 +94,7 @@ class AgreementMeter:
     async def run(self, rate: Callable[[RatedModel], Awaitable[None]]) -> None:
         """Measure until cancelled, and tell what each model's plans are rated by from now on."""
         while True:
-            sample = await self._full.get()
-            model = sample.model
+            model = (sample := await self._full.get()).model
             try:
                 table = await _measured(sample)
                 self._state[model.name] = table.name
@@ -115,9 +107,9 @@ class AgreementMeter:
 
 async def _measured(sample: Sample) -> QualityTable:
     """Let a child process measure, which sees no GPU."""
-    told, one = chain.from_iterable(sample.examples), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    names = MODULE, sample.model.folder, str(sample.cache)
-    async with child(*names, told=told, **one, CUDA_VISIBLE_DEVICES="") as process:
+    one, names = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}, (sample.model.folder, str(sample.cache))
+    told = chain.from_iterable(sample.examples)
+    async with child(__name__, *names, told=told, **one, CUDA_VISIBLE_DEVICES="") as process:
         assert process.stdout is not None
         said = (await process.stdout.read()).decode(errors="replace").strip()
         if await process.wait():
@@ -130,40 +122,27 @@ def measure(folder: str, cache: Path, raw: bytes) -> None:
     """Compare all plans on examples, given as the bytes of their inputs, and keep what was found."""
     import torch
 
+    from slimsched.models import evaluate
     from slimsched.models.data.dataset import Inputs
-    from slimsched.models.evaluate import agreement_name
-    from slimsched.models.evaluate import measure as evaluate
     from slimsched.models.loading import load_model
 
     if cache != cache_folder(folder):
         raise DataError(f"{folder} has changed since it was loaded; start the server again")
     torch.set_num_threads(1)
-    model, spec = read_model(folder, rated=False), (elastic := load_model(Path(folder))).spec
+    spec = (model := load_model(Path(folder))).spec
     rows = np.frombuffer(raw, np.uint8).reshape(-1, spec.row_bytes)
     ends = np.cumsum([tensor.row_bytes for tensor in spec.inputs])
     arrays = [
         np.ascontiguousarray(part).view(NUMPY[tensor.datatype]).reshape(len(rows), *tensor.shape)
         for part, tensor in zip(np.split(rows, ends[:-1], axis=1), spec.inputs, strict=True)
     ]
-    parts = list[MeasuredAnswers]()
+    parts, file = list[NDArray[np.bool_]](), BytesIO()
     while (done := len(parts) * AT_ONCE) < len(rows) and (done < LEAST or process_time() < PATIENCE_S):
         some = Inputs(arrays=tuple(one[done : done + AT_ONCE] for one in arrays))
-        parts.append(evaluate(elastic, some, agreement=True, batch=AT_ONCE))
-    sure = [one.confidence for one in parts if one.confidence is not None]
-    found = MeasuredAnswers(
-        correct=np.hstack([one.correct for one in parts]),
-        answers=np.hstack([one.answers for one in parts]),
-        confidence=np.hstack(sure) if sure else None,
-    )
-    costs = [float(model.figures.plan_macs(spec, plan)) for plan in spec.plans]
-    file = BytesIO()
-    write_quality(
-        file,
-        found.correct,
-        name=agreement_name(spec, found.correct.shape[1], random=False) + " that came in",
-        texts=[spec.text(plan) for plan in spec.plans],
-        confidences=found.confidences(spec.plans.index(spec.widest), costs),
-    )
+        parts.append(evaluate.measure(model, some, agreement=True, batch=AT_ONCE).correct)
+    agrees, texts = np.hstack(parts), [spec.text(plan) for plan in spec.plans]
+    name = evaluate.agreement_name(spec, agrees.shape[1], random=False) + " that came in"
+    write_quality(file, agrees, name=name, texts=texts)
     write_kept(cache / QUALITY, file.getvalue())
 
 
@@ -173,13 +152,12 @@ def main() -> None:
     os.nice(19)
     with suppress(OSError, AttributeError):  # only time that nobody else wants, where the system has that
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    said = os.fdopen(os.dup(1), "w")
+    said = os.dup(1)
     os.dup2(2, 1)
     try:
         measure(sys.argv[1], Path(sys.argv[2]), sys.stdin.buffer.read())
     except BaseException as error:  # a model's code may raise anything, and even exit
-        said.write(" ".join(f"{type(error).__name__}: {error}"[:300].split()))
-        said.flush()
+        os.write(said, " ".join(f"{type(error).__name__}: {error}"[:300].split()).encode())
         sys.exit(1)
 
 

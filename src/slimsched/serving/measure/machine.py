@@ -134,17 +134,19 @@ def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> tuple[tuple[int, ...]
 
 def _quotas(groups: Path) -> Iterator[float]:
     """Yield the cores that a container may use, by both versions of cgroups, in its group or above."""
-    own = ""
-    with suppress(OSError):
-        own = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/")
-    folders = [place for place in (groups / own, *(groups / own).parents) if place.is_relative_to(groups)]
-    old = groups / "cpu"
-    files = [(folder / "cpu.max",) * 2 for folder in folders]
-    for quota, period in (*files, (old / "cpu.cfs_quota_us", old / "cpu.cfs_period_us")):
-        with suppress(OSError, ValueError, IndexError):  # there is none, or it is "max"
-            cores = float(quota.read_text().split()[0]) / float(period.read_text().split()[-1])
-            if cores > 0:
-                yield cores
+    own = {"": "", "cpu": ""}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            own |= dict.fromkeys(kinds.split(","), path.strip("/"))
+    for kind, files in (("", ["cpu.max"] * 2), ("cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"])):
+        base = groups / kind
+        for folder in (base / own[kind], *(base / own[kind]).parents):
+            with suppress(OSError, ValueError, IndexError):  # there is none, or it is "max"
+                quota, period = ((folder / name).read_text().split() for name in files)
+                cores = float(quota[0]) / float(period[-1])
+                if folder.is_relative_to(base) and cores > 0:
+                    yield cores
 
 
 def processor() -> str:
@@ -459,10 +461,7 @@ def _servers(
 def describe(
     plan: Plan, scenario: Scenario, lines: Sequence[str] = (), quality: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Say in a few lines what was found, chosen and measured.
-
-    `lines` are about how requests are read; `quality` says what models' plans are rated by now.
-    """
+    """Say what was found, chosen and measured, how requests are read (`lines`), and what rates the plans."""
     host, served = scenario.hosts[0], scenario.schedulers[0]
     assert host is not None
     gpus = len({(one.gpu, one.slice) for one in scenario.hosts if one is not None})

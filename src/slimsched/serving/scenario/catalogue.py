@@ -5,6 +5,7 @@ Live and in a replay the same folders give the same clusters and the same router
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,8 +140,10 @@ class Catalogue:
                 cluster = _with_gap(cluster)
             cluster = cluster.with_model(*self.find(entry))
         for one in change.rated:
-            tree, accuracy = cluster.models[one.number].tree, np.array(one.accuracies)
-            cluster = cluster.rated(one.number, QualityTable(tree, name=one.name, accuracy=accuracy))
+            models, accuracy = list(cluster.models), np.array(one.accuracies)
+            table = QualityTable(models[one.number].tree, name=one.name, accuracy=accuracy)
+            models[one.number] = models[one.number].with_quality(table)
+            cluster = replace(cluster, models=models)
         return cluster.without(change.retired) if change.retired else cluster
 
     def router(self, cluster: Cluster, goal: Goal | None) -> Router:

@@ -405,10 +405,9 @@ def source_of(model: str | Path) -> str:
 
 def with_kept_quality(entry: dict[str, Any], beside: Path | None = None) -> dict[str, Any]:
     """Name what was measured in service, if nothing better is known of a model; logs then say it too."""
-    source = entry["source"]
+    kept = cache_folder(source := entry["source"], beside)
     if source == DEFAULT_MODEL or (find_folder(source, beside) / QUALITY).exists():
         return entry
-    kept = cache_folder(source, beside)
     return {"quality": str(kept), **entry} if (kept / QUALITY).exists() else entry
 
 
