@@ -139,8 +139,7 @@ class ServerApp:
         self._listening = options.listening(read_token(options.token, options.token_file))
         self._tls, cors = read_tls(options.tls_cert, options.tls_key), read_cors(options.cors or ())
         self._folder = None if options.log is None else LogFolder(options.log, int(1e6 * options.log_limit))
-        chosen_fronts = fitting_fronts() if plan is None else plan.fronts
-        fronts = chosen_fronts if options.fronts is None else options.fronts
+        fronts = options.fronts if options.fronts is not None else plan.fronts if plan else fitting_fronts()
         self._engine, self._log = _open_engine(chosen, options, engine, self._folder, writers=1 + fronts)
         catalogue = Catalogue(scenario, options.router)
         gateway = self._gateway = Gateway(
