@@ -82,7 +82,8 @@ def test_perf_analyzer_agrees_with_the_metrics_page(way: str, tmp_path: Path) ->
             "--concurrency-range",
             str(concurrency),
         ]
-        command += ["-p", "1000", "-s", "999", "-r", "3"]  # no wish for a calm machine
+        command += ["--measurement-mode", "count_windows", "--measurement-request-count", "100"]
+        command += ["-s", "999", "-r", "3"]  # no wish for a calm machine
         with Watch(served) as watch:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         said = done.stdout + done.stderr
