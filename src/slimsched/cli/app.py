@@ -183,9 +183,12 @@ def root(
     """Serve elastic models on unequal devices; place training jobs where the network lets them run."""
 
 
-def assembled(used: Collection[str] = HOMES) -> typer.Typer:
+def assembled(used: Collection[str] = HOMES, *, completes: bool = True) -> typer.Typer:
     """Put the command line together; of commands that are not used, only names and lines."""
-    app = typer.Typer(name="slim", no_args_is_help=True, pretty_exceptions_enable=False, callback=root)
+    app = typer.Typer(
+        name="slim", no_args_is_help=True, add_completion=completes, pretty_exceptions_enable=False
+    )
+    app.callback()(root)
     for name, home in HOMES.items():
         module, _, there = home.partition(":")
         loaded = getattr(import_module(f"slimsched.cli.{module}"), there) if name in used else typer.Typer()
@@ -196,9 +199,9 @@ def assembled(used: Collection[str] = HOMES) -> typer.Typer:
     return app
 
 
-def command_line(used: Collection[str] = HOMES) -> Any:
+def command_line(used: Collection[str] = HOMES, *, completes: bool = True) -> Any:
     """Return the command line with its help tidied."""
-    return tidy(typer.main.get_command(assembled(used)))
+    return tidy(typer.main.get_command(assembled(used, completes=completes)))
 
 
 def main() -> None:
@@ -224,8 +227,9 @@ def run(words: Sequence[str]) -> int:
             typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
             named = [
                 word for word in words or typed.split() if word in HOMES
-            ]  # typed: so far, for completion
-            command_line(named[:1])(list(words), prog_name="slim")
+            ]  # a shell completes what is typed
+            is_own = not words or words[0].startswith("-")  # other commands need not know of completion
+            command_line(named[:1], completes=is_own)(list(words), prog_name="slim")
         finally:
             _flush()  # a full disk behind it shows here, not when Python ends
     except SystemExit as end:

@@ -267,7 +267,7 @@ def half_messages(one: Attacker) -> None:
 def messages(one: Attacker) -> None:
     """Let the compiled line learn a head, then change bytes of messages, tensors and lengths."""
     rng, good, stream = one.rng, infer_message(), -1
-    paths = [h2.INFER] * 6 + [f"/inference.GRPCInferenceService/{name}" for name in METHODS]
+    paths = [h2.INFER] * 6 + [f"/inference.GRPCInferenceService/{name}" for name in METHODS] + OTHERS
     with hello(one) as client, suppress(OSError):
         for turn in range(200):
             if not one.goes_on:
@@ -300,11 +300,23 @@ METHODS = (
     "ServerReady",
     "ModelReady",
     "ModelMetadata",
+    "ModelConfig",
+    "ModelStatistics",
+    "TraceSetting",
+    "LogSettings",
     "RepositoryIndex",
     "ModelStreamInfer",
     "SystemSharedMemoryStatus",
     "SystemSharedMemoryRegister",
 )
+
+
+OTHERS = [
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+]
 
 
 def frames_of(data: bytes) -> list[bytes]:

@@ -1,8 +1,11 @@
 """Attacks on HTTP/1.1: wrong requests, slow ones, large ones, and connections that are dropped."""
 
+import gzip
 import json
+import re
 import socket
 import time
+import zlib
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
@@ -107,7 +110,10 @@ def http_json(one: Attacker) -> None:
     tensor = {"name": "images", "shape": [1, 3, 32, 32], "datatype": "UINT8"}
     asked = {
         "inputs": [{**tensor, "parameters": {"binary_data_size": 3072}}],
-        "outputs": [{"name": "classes", "parameters": {"binary_data": True}}, {"name": "logits"}],
+        "outputs": [
+            {"name": "classes", "parameters": {"binary_data": True}},
+            {"name": "logits", "parameters": {"classification": 3}},
+        ],
         "parameters": {"deadline_ms": 500, "plan": "0.25", "min_accuracy": 50, "timeout": 10**6},
     }
     with one.connect(one.http_port) as client:
@@ -118,9 +124,20 @@ def http_json(one: Attacker) -> None:
                 [INFER] * 6 + ["/v2/goal", "/v2/repository/index", "/v2/models/x/versions/1/infer"]
             )
             data = json_request(path, changed(asked), rng.choice([None, IMAGE, IMAGE[:-1], b"", IMAGE * 3]))
+            if rng.random() < 0.3:
+                data = packed(rng, data)
             one.note(data)
             client.sendall(data)
             one.answers(client, 0.03)
+
+
+def packed(rng: Random, data: bytes) -> bytes:
+    """Compress the body of a request, mostly as its head says then."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    coding, pack = rng.choice([(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
+    body = pack(body * rng.choice([1, 1, 1, 1000]))[: rng.choice([None, None, -1])]
+    head = re.sub(rb"content-length: \d+", b"content-length: %d" % len(body), head, count=1)
+    return head + b"\r\ncontent-encoding: " + rng.choice([coding, coding, b"gzip"]) + b"\r\n\r\n" + body
 
 
 def http_connects(one: Attacker) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
@@ -12,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 from numpy.typing import NDArray
 
-from served import Served, serve
+from served import Served
 
 pytestmark = pytest.mark.slow
 CLIENTS = Path(__file__).parents[2] / "other_clients.py"
@@ -67,9 +68,9 @@ class Watch:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_perf_analyzer_agrees_with_the_metrics_page(way: str, tmp_path: Path) -> None:
+def test_perf_analyzer_agrees_with_the_metrics_page(way: str, own_server: Callable[..., Served]) -> None:
     tool = need("perf_analyzer")
-    served = serve(tmp_path, "--shared-memory")
+    served = own_server("--shared-memory")
     address = served.grpc if "grpc" in way else served.http
     for concurrency in (1, 8, 64):
         command = [
@@ -82,7 +83,8 @@ def test_perf_analyzer_agrees_with_the_metrics_page(way: str, tmp_path: Path) ->
             "--concurrency-range",
             str(concurrency),
         ]
-        command += ["-p", "1000", "-s", "999", "-r", "3"]  # no wish for a calm machine
+        command += ["--measurement-mode", "count_windows", "--measurement-request-count", "100"]
+        command += ["-s", "999", "-r", "3"]  # no wish for a calm machine
         with Watch(served) as watch:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         said = done.stdout + done.stderr

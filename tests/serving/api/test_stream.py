@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
@@ -188,11 +190,18 @@ def test_a_server_that_drains_answers_what_it_took_and_ends_streams(
 ) -> None:
     served = own_server("--fronts", fronts)
     client, answers = start(served)
+    channel = grpc.insecure_channel(served.grpc)
+    health = HealthStub(channel).Watch(HealthCheckRequest(), timeout=100)
+    assert next(health).status == HealthCheckResponse.SERVING
     for number in range(20):
         send(client, images, number)
     first, error = answers.get(timeout=60)
     assert error is None
     assert served.stop() == 0
+    assert next(health).status == HealthCheckResponse.NOT_SERVING
+    with pytest.raises(grpc.RpcError, match="the server is draining"):
+        next(health)
+    channel.close()
     ids, ends = {first.get_response().id}, 0
     for _ in range(20):
         result, error = answers.get(timeout=30)

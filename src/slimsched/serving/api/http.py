@@ -478,7 +478,6 @@ def read_cors(origins: Sequence[str]) -> Cors | None:
 log = logging.getLogger("slim.http")
 
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?")
-
 UNPACKED_AT_ONCE = 2
 """How many bodies are unpacked at the same time, each into as much memory as a body may take."""
 

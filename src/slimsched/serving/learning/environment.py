@@ -107,7 +107,8 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         self._seen: Observation | None = None
         self._choices = most_choices(cluster)
         most = [MOST_LOG, MOST_LOG] + len(cluster) * [MOST_LOG, MOST_W, 1.0]  # as `state_of` orders them
-        self.observation_space = spaces.Box(np.float32(0.0), np.array(most, np.float32))
+        self._most = np.array(most, np.float32)
+        self.observation_space = spaces.Box(np.float32(0.0), self._most)
         self.action_space = spaces.MultiDiscrete([len(cluster), self._choices, len(self._groups)])
 
     def reset(
@@ -161,9 +162,7 @@ class RoutingEnv(gymnasium.Env[State, NDArray[np.int64]]):
         if seen is None:
             assert self._rollout is not None
             seen = self._rollout.gateway.seen
-        space = self.observation_space
-        assert isinstance(space, spaces.Box)
-        return state_of(seen).astype(np.float32).clip(space.low, space.high)
+        return state_of(seen).astype(np.float32).clip(0.0, self._most)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle what it is, without the episode: that runs in a thread."""
