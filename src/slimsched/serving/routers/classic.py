@@ -256,8 +256,8 @@ class DriftPlusPenaltyRouter:
 
     It minimises Q_i · work_i(c) + move_i − V · accuracy(c) over servers i and choices c. Q_i is the backlog
     of server i in seconds. work_i(c) is the head's service time there, divided by the mean service time at
-    the widest choice. move_i is the time to move its inputs there. accuracy(c) is that of the best plan which
-    begins with this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
+    the widest choice. move_i is the time to move its inputs there. accuracy(c) is the expected accuracy after
+    this choice. V (seconds per unit of accuracy) sets how much queue a point is worth.
     """
 
     def __init__(self, cluster: Cluster, rng: Random, v: Amount = 2.0) -> None:
@@ -280,10 +280,10 @@ class DriftPlusPenaltyRouter:
 
 
 def _ahead(cluster: Cluster, model: ServedModel, path: Path) -> tuple[Values, Values]:
-    """Return work (choices, servers) of every choice after a path, and the best accuracy still possible."""
+    """Return work (choices, servers) and expected accuracy (choices) of every choice after a path."""
     longer = [(*path, int(choice)) for choice in model.tree.choices[model.tree.row[path]]]
     service_s = [cluster.work_s[model.key_of_path(one)] for one in longer]
-    gain = np.array([model.weight * model.quality.best_reachable(one) for one in longer])
+    gain = np.array([model.weight * model.quality.expected(one) for one in longer])
     return np.array([one / service_s[-1].mean() for one in service_s]), gain
 
 
