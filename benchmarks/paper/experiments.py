@@ -38,6 +38,9 @@ SED_FRONT = tuple(f"sed:share={share}" for share in (0.03, 0.06, 0.12, 0.25, 0.5
 ONE_POLICY = ("ppo:v=2", "ppo:v=20")
 """One policy file, quick and thorough."""
 
+ADAPTIVE = ("ppo", "ppo[p99<=100ms]", "goal", "goal[p99<=100ms]")
+"""Without and with a limit that the worth of accuracy follows: the paper's "adaptive reward scaling"."""
+
 AT_LIMITS = ("goal", "goal[p99<=60ms]", "goal[p99<=100ms]")
 LOADS = {0.05: 8, 0.1: 7, 0.2: 6, 0.35: 5, 0.5: 4, 0.7: 3.5, 0.9: 3.2, 1.0: 3.2, 1.2: 3.2}
 """Loads as shares of the cluster's capacity at its narrowest plan, and the length of each run in seconds."""
@@ -161,8 +164,8 @@ def scale(scenarios: Sequence[Scenario], seconds: float | None) -> list[Case]:
 
 
 def variance(paper: Scenario, seconds: float | None) -> list[Case]:
-    """Q1: does the gain remain when the spread of latency is small?"""
-    routers = ("random", "ppo-efficient", "ppo-balanced", "goal")
+    """Q1: does the gain remain when the spread is small? In brackets, the reward adapts to a limit."""
+    routers = ("random", "ppo-efficient", "ppo-balanced", *ADAPTIVE)
     return [Case(label="Q1", scenario=paper.with_load(seconds=seconds or 20.0), routers=routers)]
 
 
@@ -200,6 +203,7 @@ COLUMNS = (
     "p99 ms",
     "in time %",
     "J/request",
+    "paper's J",
     "d+p at p99",
     "sed at p99",
 )
@@ -275,6 +279,7 @@ def _figures(row: Summary, ci95: dict[str, float]) -> list[str]:
         with_interval(row.latency_p99_s, "latency_p99_s", 1000, 0),
         with_interval(row.slo_attainment, "slo_attainment", 100, 1),
         f"{row.energy_j_per_request:.4f}",
+        f"{row.energy_paper_j:.1f} (sd {row.energy_paper_sd_j:.1f})",
     ]
 
 

@@ -18,6 +18,7 @@ from slimsched.serving.simulated.run import Compared, simulate
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "paper"))
 
 import experiments
+import yardstick
 from experiments import FRONT, front_accuracy
 
 FOLDER = Path(experiments.__file__).parent
@@ -80,6 +81,27 @@ def test_a_table_is_printed_beside_the_papers_figures() -> None:
     assert [row["router"] for row in trained] == [f"ppo:paper-efficient-{seed}" for seed in range(3)]
     assert "PPO that sees the head, v=1" in tables["table4"]["here"]
     assert "70.30" in reproduce("table4", "--seeds", "1", "--seconds", "0.2", "--workers", "1")
+
+
+def own_rewards(weighting: str) -> dict[str, float]:
+    """What policies earn on one reward in a short episode: constant, random, and those trained for it."""
+    rows = yardstick.rewards(weighting, seconds=1.5, seed=40, seeds=1, workers=1, others=("random",))
+    return {row.router: row.reward for row in rows}
+
+
+@pytest.mark.parametrize("weighting", ["efficient", "latency"])
+def test_what_ppo_learned_from_state_1_earns_more_than_the_best_constant_policy_and_random(
+    weighting: str,
+) -> None:
+    reward = own_rewards(weighting)
+    learned = [reward[f"ppo:paper-{weighting}-{number}"] for number in range(3)]
+    assert reward["random"] < reward["constant"] < sum(learned) / 3
+    assert reward["random"] < min(learned)
+
+
+def test_what_ppo_learned_for_the_balanced_reward_earns_more_than_random() -> None:
+    reward = own_rewards("balanced")
+    assert reward["random"] < min(reward[f"ppo:paper-balanced-{number}"] for number in range(3))
 
 
 def test_one_policy_stands_beside_rivals_at_several_settings_on_clusters_of_any_size() -> None:

@@ -51,9 +51,9 @@ ACTION = torch.tensor([[0, 1, 0]])
 
 def test_state_1_is_fifo_done_then_queue_power_utilization_of_each_server() -> None:
     seen = Observation(2)
-    seen.fifo, seen.done_rate_per_s = 3, 7
+    seen.fifo, seen.done = 3, 7
     seen.queued[:], seen.power_w[:], seen.utilization[:] = (1, 2), (100, 200), (0.3, 0.9)
-    wanted = [log(4), log(8), log(2), 100, 0.3, log(3), 200, 0.9]
+    wanted = [3, log(8), log(2), 100, 0.3, log(3), 200, 0.9]
     assert state_of(seen).tolist() == pytest.approx(wanted)
 
 
@@ -69,11 +69,27 @@ def test_likelihood_6_mixes_epsilon_into_the_server_head_only() -> None:
 
 
 def test_reward_7_term_by_term() -> None:
-    outcome = Outcome(0, 0.75, 2.0, 300.0, 0.04, fullness=0.5)
+    outcome = Outcome(0, 0.75, 2.0, 300.0, 0.04, fullness=0.5, cost=0.2)
     weights = RewardWeights(
-        accuracy=10, latency_per_s=0.5, energy_per_j=0.01, imbalance=5, bonus=0.25, centre=0.7
+        accuracy=10, latency_per_s=0.5, energy_per_j=0.01, imbalance=5, bonus=0.25, price=0.5, centre=0.7
     )
-    assert outcome.reward(weights) == pytest.approx(10 * 0.05 - 0.5 * 2 - 0.01 * 300 - 5 * 0.04 + 0.25 / 2)
+    bonus = 0.25 / 2 - 0.5 * 0.2
+    assert outcome.reward(weights) == pytest.approx(10 * 0.05 - 0.5 * 2 - 0.01 * 300 - 5 * 0.04 + bonus)
+
+
+def test_the_price_in_b_t_is_for_device_time_and_a_full_block_at_the_widest_choice_pays_all_of_it() -> None:
+    def costs(share: list[float]) -> set[float]:
+        logits = np.log(np.array(share) + 1e-9)
+        weights = new_policy().weights()
+        weights["heads.weight"] *= 0.0
+        weights["heads.bias"] = np.concatenate([np.zeros(3), logits, [-20.0] * 4, [0.0]])
+        rollout = Rollout(
+            PAPER.with_load(seconds=0.1), PpoRouter(PAPER.cluster, Random(0), weights, 0.0), seed=1
+        )
+        return {round(one.cost / one.fullness, 3) for one in rollout.advance(0.1)}
+
+    assert costs([0, 0, 0, 1]) == {1.0}
+    assert max(costs([1, 0, 0, 0])) < 0.2
 
 
 def test_advantages_8_are_one_step_and_normalised() -> None:
@@ -115,7 +131,7 @@ def test_numpy_inference_gives_the_likelihood_torch_gives() -> None:
     router = PpoRouter(PAPER.cluster, Random(0), policy.weights(), epsilon=0.2)
     router.decisions = []
     seen = Observation(3)
-    seen.fifo, seen.utilization[:] = 40, (0.2, 0.5, 0.9)
+    seen.fifo, seen.utilization[:] = 4, (0.2, 0.5, 0.9)
     for _ in range(20):
         assert router.route(seen).choice in range(len(WIDTHS))
     states = torch.tensor(np.array([d.state for d in router.decisions]), dtype=torch.float32)
@@ -180,10 +196,12 @@ def test_training_finds_the_better_width_of_a_bandit() -> None:
     assert curve[-1].accuracy > curve[0].accuracy + 0.003
 
 
-def test_the_network_starts_as_uniform_random_routing() -> None:
-    logits, _ = PolicyNetwork(11, (3, 4, 5), 16)(torch.randn(50, 11))
-    for head in logits:
-        assert exp(float(head.softmax(1).log().max())) < 1.2 / head.shape[1]
+def test_the_network_starts_as_random_routing_with_groups_in_proportion_to_their_size() -> None:
+    (servers, widths, groups), _ = PolicyNetwork(11, (3, 4, 5), 16)(torch.randn(50, 11))
+    for head in (servers, widths):
+        assert float(head.detach().softmax(1).max()) < 1.2 / head.shape[1]
+    mean = groups.detach().softmax(1).mean(dim=0)
+    assert mean.tolist() == pytest.approx([size / 31 for size in (1, 2, 4, 8, 16)], rel=0.2)
 
 
 def test_the_ratio_9_of_a_decision_begins_at_1_whatever_its_epsilon_and_however_late_it_is_scored() -> None:

@@ -57,7 +57,7 @@ class TrainOptions(Struct, frozen=True, kw_only=True):
     weights: Annotated[
         str,
         "Weights of the paper's reward, for --state paper: accuracy, latency, energy, imbalance; "
-        "a fifth replaces the bonus for full blocks.",
+        "a fifth replaces the bonus for full blocks, a sixth is the price of device time.",
     ] = "1,1,0.02,0.1"
     goal: Annotated[
         str,
@@ -114,7 +114,7 @@ def train(
 
       slim router train --scenario paper --out head.safetensors
 
-      slim router train --state paper --weights 0.05,1,0.02,0.1 --out efficient.safetensors
+      slim router train --state paper --weights 0.05,1,0.005,0.01 --out efficient.safetensors
 
       slim router train --goal "p99<=60ms" --out quick.safetensors
 
@@ -226,17 +226,17 @@ def _train_ppo(scenario: Scenario, trained: TrainOptions, *, quiet: bool) -> dic
 
 
 def reward_of(text: str, centre: float) -> "RewardWeights":
-    """Read α, β, γ, δ and perhaps b of the paper's reward."""
+    """Read α, β, γ, δ of the paper's reward, and perhaps what makes up b_t."""
     from slimsched.serving.learning.rollout import RewardWeights
 
-    names = ("accuracy", "latency_per_s", "energy_per_j", "imbalance", "bonus")
+    names = ("accuracy", "latency_per_s", "energy_per_j", "imbalance", "bonus", "price")
     try:
         given = convert([float(part) for part in text.split(",")], list[Finite], "--weights")
         if not 4 <= len(given) <= len(names):
             raise ValueError
     except ValueError:
         raise ConfigError(
-            f"--weights '{text}' is not understood; write four or five numbers such as 1,1,0.02,0.1"
+            f"--weights '{text}' is not understood; write four to six numbers such as 1,1,0.02,0.1"
         ) from None
     return RewardWeights(**dict(zip(names, given, strict=False)), centre=centre)
 

@@ -66,8 +66,9 @@ class PolicyNetwork(nn.Module):
         self.hidden = nn.Linear(hidden, hidden)
         self.heads = nn.Linear(hidden, sum(choices))
         self.value = nn.Linear(hidden, 1)
-        nn.init.zeros_(self.heads.bias)
-        nn.init.normal_(self.heads.weight, std=0.01)  # start as uniform random routing
+        nn.init.normal_(self.heads.weight, std=0.01)
+        bias = nn.init.zeros_(self.heads.bias).data  # start as random routing, but groups as likely as large
+        bias[-choices[2] :] = log(2) * torch.arange(choices[2])
 
     def forward(self, states: Tensor) -> tuple[list[Tensor], Tensor]:
         x = torch.tanh(self.hidden(torch.tanh(self.input(states))))

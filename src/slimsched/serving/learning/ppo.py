@@ -191,7 +191,9 @@ class PpoOptions(UpdateOptions, frozen=True, kw_only=True, forbid_unknown_fields
     last_pace: float = 1.0  # the learning rate falls evenly to this share of itself
 
 
-PAPER_OPTIONS = PpoOptions(updates=100)
+PAPER_OPTIONS = PpoOptions(
+    updates=36, episode_s=8.0, look_windows=4, entropy_weight=0.02, learning_rate=3e-3, last_pace=0.2
+)
 """For the paper's policy with state (1)."""
 
 HEAD_OPTIONS = PpoOptions(

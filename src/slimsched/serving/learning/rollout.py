@@ -1,6 +1,6 @@
 """A rollout: advances a simulated cluster step by step and rewards every block that comes back.
 
-Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b·(requests / B_max)
+Reward (7), block by block:  r = α·p_acc − β·L − γ·P̄·L − δ·Var(U) + b·(requests / B_max) − price·cost
 """
 
 from collections.abc import Sequence
@@ -28,6 +28,7 @@ class RewardWeights(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     energy_per_j: float = 0.0  # γ
     imbalance: float = 0.0  # δ
     bonus: float = 0.03  # b, for a full block; without it, blocks of one request would be fastest
+    price: float = 0.0  # of the device time of a full block at the widest choice
     centre: float = 0.0
 
 
@@ -40,6 +41,7 @@ class Outcome(Struct, frozen=True):
     energy_j: float  # E_t = P̄_t · L_t
     imbalance: float  # Var(U)
     fullness: float = 1.0  # requests / B_max
+    cost: float = 0.0  # see `_Out.cost`
     caused_s: float = 0.0  # waiting that each request of the block caused for those behind it
     met_s: float = 0.0  # waiting for those before it, which is part of its latency
     moved_s: float = 0.0  # time that its inputs need on an idle link
@@ -52,6 +54,7 @@ class Outcome(Struct, frozen=True):
             - weights.energy_per_j * self.energy_j
             - weights.imbalance * self.imbalance
             + weights.bonus * self.fullness
+            - weights.price * self.cost
         )
 
 
@@ -63,6 +66,13 @@ class _Out(Struct):
     server: int
     block: Block
     moved_s: float
+
+    def cost(self, cluster: Cluster) -> float:
+        """Return the block's device time over that of a full one at the widest choice, by mean profile."""
+        key = self.block.key.legs[0]
+        last = len(cluster.models[key.model].spec.segments[key.segment]) - 1
+        widest_s = cluster.work_s.get(key.at(last), cluster.work_s[key])
+        return self.block.examples / cluster.batch_limit * float(cluster.work_s[key].mean() / widest_s.mean())
 
 
 class OutcomeRecorder:
@@ -116,6 +126,7 @@ class OutcomeRecorder:
                 float(seen.power_w.mean()) * latency_s,
                 float(np.var(seen.utilization)),
                 block.examples / self._cluster.batch_limit,
+                out.cost(self._cluster),
                 caused_s,
                 met_s,
                 out.moved_s,

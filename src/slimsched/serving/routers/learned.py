@@ -53,14 +53,10 @@ class PpoDecision(Struct, frozen=True):
 
 
 def state_of(seen: Observation) -> Values:
-    """Return s_t of eq. (1): FIFO length, completed count, then queue, power and utilization by server.
-
-    Counts are logarithms and utilization is a share, in the paper's order. The completed count is that of
-    about the last second: the count since the start would only be a clock.
-    """
+    """Return s_t of eq. (1): FIFO, log of done; by server: log of queue, power, share of time used."""
     servers = len(seen.queued)
     state = np.empty(2 + 3 * servers)
-    state[0], state[1] = log1p(seen.fifo), log1p(seen.done_rate_per_s)
+    state[0], state[1] = seen.fifo, log1p(seen.done)
     state[2::3] = np.log1p(seen.queued)
     state[3::3] = seen.power_w
     state[4::3] = seen.utilization

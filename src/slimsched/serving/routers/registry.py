@@ -40,9 +40,10 @@ RouterMaker = Callable[[str, Cluster, int, Goal | None], Router]
 FALLBACK_V = 0.5
 """The guard falls back to drift-plus-penalty with this V: it held the most load in docs/results.md."""
 
-SHIPPED_POLICIES = (
-    *(f"{kind}-{seed}" for kind in ("head", "paper-balanced", "paper-efficient") for seed in range(3)),
-    "paper-latency-0",
+SHIPPED_POLICIES = tuple(
+    f"{kind}-{seed}"
+    for kind in ("head", "paper-balanced", "paper-efficient", "paper-latency")
+    for seed in range(3)
 )
 """The policies of `ppo` that come with the package, each with its seed of training."""
 
