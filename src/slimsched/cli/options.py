@@ -156,6 +156,18 @@ def picture(path: Path | None) -> Path | None:
 
 
 Seed = Annotated[config.Seed, typer.Option("--seed", help="The same seed gives the same run.")]
+ModelSources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="A model folder (slim model new makes one), instead of the scenario's models; may be repeated.",
+    ),
+]
+GoalText = Annotated[
+    str | None,
+    'Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow a goal.',
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 

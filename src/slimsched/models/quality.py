@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 from msgspec import Struct
@@ -272,6 +272,11 @@ class QualityTable:
         self._list: list[float] = accuracy.tolist()
         self._best, self._mean = _by_path(tree, accuracy)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether any plan was measured; else the table only assumes something."""
+        return bool(self.measured.any())
+
     @classmethod
     def from_bits(
         cls,
@@ -382,7 +387,7 @@ def choosing_half(examples: int) -> NDArray[np.int64]:
 
 
 def write_quality(
-    path: FilePath,
+    path: FilePath | BinaryIO,
     correct: NDArray[np.bool_],
     *,
     name: str = "",

@@ -22,7 +22,7 @@ from slimsched.dashboard.live import Dashboard
 from slimsched.serving.api import metrics
 from slimsched.serving.api.express.line import unused_lines
 from slimsched.serving.api.fronts.bundles import local_link
-from slimsched.serving.api.fronts.fronts import Fronts, fitting_fronts
+from slimsched.serving.api.fronts.fronts import Fronts
 from slimsched.serving.api.grpc_server import GrpcServer, read_tls
 from slimsched.serving.api.http import Cors, HttpServer, read_cors
 from slimsched.serving.api.http_requests import json_page
@@ -30,16 +30,18 @@ from slimsched.serving.api.limits import read_limits, read_token
 from slimsched.serving.api.metrics import Metrics, otlp_traces
 from slimsched.serving.api.pages import GoalControl, GoalState, Pages, RepositoryControl, document, grpc_pages
 from slimsched.serving.api.service import InferenceService, Tally
+from slimsched.serving.domain.model import ModelsChanged, RatedModel
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import format_goal, format_goals
 from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.engine import Engine, LocalEngine, RunLog, specs_of
 from slimsched.serving.live.wire import run, spare_collector
-from slimsched.serving.measure.machine import MachineOptions, Plan, describe, plan_here
-from slimsched.serving.options import EngineOptions, ServeOptions
+from slimsched.serving.measure.agreement import AgreementMeter
+from slimsched.serving.measure.machine import Plan, describe, most_fronts, plan_here, usable_cores
+from slimsched.serving.options import EngineOptions, MachineOptions, ServeOptions
 from slimsched.serving.routers.registry import check_goal, check_reach, make_router, split_goal
 from slimsched.serving.scenario.catalogue import Catalogue, ModelRepository
-from slimsched.serving.scenario.files import NOT_MEASURED, ChosenScenario, choose_scenario
+from slimsched.serving.scenario.files import ChosenScenario, choose_scenario
 from slimsched.serving.scenario.scenario import Scenario
 
 STOP_LIMIT_S = 7.0
@@ -84,25 +86,12 @@ def choose(
     if scenario is None and config is None:
         with console.status("looking at this machine") as status:
             chosen, plan = run(plan_here(machine, models, served.goal, status.update))
-        _check_measured(chosen.scenario)
     else:
         if machine != MachineOptions():
             raise ConfigError("--devices, --cores and --precision are for serving without a scenario")
         chosen = choose_scenario(scenario or "", config, models, goal=served.goal)
     check_reach([served.router], chosen.scenario.cluster)
     return chosen, plan
-
-
-def _check_measured(scenario: Scenario) -> None:
-    """Refuse a limit on an accuracy that nobody has measured."""
-    for model in scenario.cluster.models:
-        limit = 0.0 if scenario.goal is None else scenario.goal.of(model.name).min_accuracy
-        if limit and model.quality.name == NOT_MEASURED:
-            asked = f"accuracy>={100 * limit:g}"
-            raise ConfigError(
-                f"nobody has measured how accurate the plans of '{model.name}' are, so {asked} cannot be "
-                f"promised; run slim model evaluate {model.folder} --data FOLDER, or --agreement"
-            )
 
 
 def serve_chosen(
@@ -135,20 +124,20 @@ class ServerApp:
         limits = read_limits(options.limit or [])
         chosen = chosen.for_clients(limits.queue_s)
         scenario = self._scenario = chosen.scenario
-        self._options, self._console = options, console
+        self._options, self._console, self._plan = options, console, plan
         self._listening = options.listening(read_token(options.token, options.token_file))
         self._tls, cors = read_tls(options.tls_cert, options.tls_key), read_cors(options.cors or ())
         self._folder = None if options.log is None else LogFolder(options.log, int(1e6 * options.log_limit))
-        chosen_fronts = fitting_fronts() if plan is None else plan.fronts
+        chosen_fronts = most_fronts(len(usable_cores()[0])) if plan is None else plan.fronts
         fronts = chosen_fronts if options.fronts is None else options.fronts
         self._engine, self._log = _open_engine(chosen, options, engine, self._folder, writers=1 + fronts)
-        catalogue = Catalogue(scenario, options.router)
+        self._catalogue = Catalogue(scenario, options.router)
         gateway = self._gateway = Gateway(
             scenario.cluster,
             make_router(options.router, scenario.cluster, 0, scenario.goal),
             scenario.gateway,
             first_block=self._engine.first_id,
-            model_changes=catalogue,
+            model_changes=self._catalogue,
         )
         tally = Tally(access_log=options.access_log)
         self._dashboard = Dashboard(
@@ -167,7 +156,8 @@ class ServerApp:
             log=self._log,
         )
         self._spans = otlp_traces(lambda: gateway.cluster) if options.otel else None
-        self._cluster = LiveCluster(gateway, self._engine, self._observers())
+        self._agreement = AgreementMeter(scenario.cluster.models)
+        self._cluster = LiveCluster(gateway, self._engine, self._observers(), self._agreement.sampler)
         models = None if options.model_repository is None else ModelRepository(options.model_repository)
         self._service = InferenceService(
             self._cluster,
@@ -179,18 +169,19 @@ class ServerApp:
             models_changed=self._models_changed,
             announce=self._announce_regions,
         )
-        self._told = _told(plan, scenario, unused_lines(has_tls=self._tls is not None))
         self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
-        self._http, self._grpc = self._make_protocols(self._control(models, catalogue), cors)
+        self._http, self._grpc = self._make_protocols(self._control(models), cors)
         self._fronts = Fronts(self._service, self._cluster, self._listening, fronts) if fronts else None
 
-    def _control(self, models: ModelRepository | None, catalogue: Catalogue) -> RepositoryControl | None:
+    def _control(self, models: ModelRepository | None) -> RepositoryControl | None:
         """Return what loads models from a repository while requests are served, if there is one."""
         if models is None:
             return None
         if not isinstance(self._engine, LocalEngine):
             raise SlimError("--model-repository works with --engine local only; leave one of them out")
-        return RepositoryControl(models, self._service, self._cluster, self._gateway, catalogue, self._engine)
+        return RepositoryControl(
+            models, self._service, self._cluster, self._gateway, self._catalogue, self._engine
+        )
 
     async def run(self) -> bool:
         """Listen, start the servers, and serve until SIGTERM or Ctrl-C; then drain. A second one ends it.
@@ -202,6 +193,7 @@ class ServerApp:
         tasks = self._keep_log()
         address = await self._listen()
         tasks.append(asyncio.create_task(self._dashboard.run()))
+        tasks.append(asyncio.create_task(self._agreement.run(self._rate)))
         signals = StopSignals()
         try:
             with self._console.status(f"starting {len(self._scenario.cluster)} servers"):
@@ -241,7 +233,7 @@ class ServerApp:
             pages={
                 "/metrics": self._metrics.page,
                 "/openapi.json": lambda: json_page(document(service)),
-                "/v2/machine": lambda: json_page(self._told),
+                "/v2/machine": lambda: json_page(self._told()),
                 **self._dashboard.pages,
             },
             goal=self._goal,
@@ -253,6 +245,21 @@ class ServerApp:
             HttpServer(service, pages.answer, token=token, cors=cors, link=link),
             GrpcServer(service, grpc_pages(service, repository), token=token, link=link),
         )
+
+    def _told(self) -> dict[str, Any]:
+        """Return what people and programs are told of the machine, and of what models are rated by now."""
+        quality, plan, lines = self._agreement.state, self._plan, unused_lines(has_tls=self._tls is not None)
+        if plan is not None:
+            return {"lines": describe(plan, self._scenario, lines, quality), "quality": quality, **plan.facts}
+        told = [f"{model}: quality: {text}" for model, text in quality.items()]
+        return {"lines": [*told, *lines], "quality": quality}
+
+    async def _rate(self, rated: RatedModel) -> None:
+        """Let the router use what a model's plans were measured to be worth."""
+        change, gateway = ModelsChanged(rated=(rated,)), self._gateway
+        await asyncio.to_thread(self._catalogue.prepare, gateway.cluster, change, gateway.goal)
+        self._cluster.change_models(change)
+        self._service.use_models()
 
     def _models_changed(self) -> None:
         """Tell whoever reads requests that other models are offered."""
@@ -337,7 +344,7 @@ class ServerApp:
         aim = "" if goal is None else f", goal: {format_goals(goal)}"
         self._say(f"ready: {address}, router {split_goal(self._options.router)[0]}{aim}")
         self._say(f"dashboard: {address.partition('/v2')[0]}/")
-        for line in self._told["lines"]:
+        for line in self._told()["lines"]:
             self._say(line)
 
     def _say(self, text: str) -> None:
@@ -345,11 +352,6 @@ class ServerApp:
         self._console.print(text, soft_wrap=True)
         if self._console.quiet:
             logging.getLogger("slim.serve").info(text)
-
-
-def _told(plan: Plan | None, scenario: Scenario, lines: list[str]) -> dict[str, Any]:
-    """Return what people and programs are told of the machine; `lines` say how requests are read."""
-    return {"lines": lines} if plan is None else {"lines": describe(plan, scenario, lines), **plan.facts}
 
 
 def _open_engine(

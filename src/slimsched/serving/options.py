@@ -6,16 +6,17 @@ takes them by name, and front processes get `Listening` as it is.
 
 import logging
 import os
+import re
 import sys
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from slimsched.core.config import ConfigError, FrontCount, LogMegabytes, Port, UnknownNameError
+from slimsched.core.config import ConfigError, Count, FrontCount, LogMegabytes, Port, UnknownNameError
 
 SERVING = "goal:in_time=0.7"
 """The best router for requests with deadlines: as much accuracy as fits in the time."""
@@ -157,3 +158,30 @@ def set_up_logs(form: str) -> None:
     plain = logging.Formatter("%(asctime)s %(name)s %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else plain)
     logging.basicConfig(level=os.environ.get("SLIM_LOG", "INFO"), handlers=[handler], force=True)
+
+
+Asked = Literal["auto", "fp32", "bf16", "fp16"]
+"""The precision to measure; auto: the fastest on a GPU that keeps the answers, on a CPU the models' own."""
+
+
+class MachineOptions(Struct, frozen=True, kw_only=True):
+    """What of this machine to use; without a scenario."""
+
+    devices: Annotated[
+        str | None,
+        "What to serve on: cpu, cuda, or some GPUs as in cuda:0,cuda:1; by default all GPUs, else all cores.",
+    ] = None
+    cores: Annotated[Count | None, "Use so many cores at most."] = None
+    precision: Annotated[
+        Asked, "Precision of models; auto: on a GPU the fastest that gives the same answers."
+    ] = "auto"
+
+    @property
+    def kinds(self) -> set[str]:
+        """The devices that are asked for, as words; none: whatever there is."""
+        kinds = {word.strip() for word in (self.devices or "").split(",") if word.strip()}
+        if any(not re.fullmatch(r"cpu|cuda(:\d+)?", word) for word in kinds) or kinds > {"cpu"}:
+            raise ConfigError(
+                f"--devices {self.devices} is not understood; write cpu, cuda, or cuda:0,cuda:1"
+            )
+        return kinds

@@ -13,7 +13,6 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.measure.machine import (
     Gpu,
-    MachineOptions,
     Plan,
     ThisMachine,
     choose_places,
@@ -24,6 +23,7 @@ from slimsched.serving.measure.machine import (
     usable_cores,
     write_scenario,
 )
+from slimsched.serving.options import MachineOptions
 from slimsched.serving.scenario.files import (
     CONFIGS,
     build_scenario,

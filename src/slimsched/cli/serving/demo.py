@@ -13,11 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, need, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, need, with_options
 from slimsched.cli.serving.scenario import (
     ArrivalsName,
     Data,
-    GoalText,
     LiveScenarioOptions,
     LoadOptions,
     RouterList,

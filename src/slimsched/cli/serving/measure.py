@@ -11,11 +11,10 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, need, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, need, with_options
 from slimsched.cli.progress import cell_bar
 from slimsched.cli.serving.scenario import (
     Data,
-    GoalText,
     LiveScenarioOptions,
     RouterSpec,
     describe,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from slimsched.cli.options import need, picture
+from slimsched.cli.options import ModelSources, need, picture
 from slimsched.core import config as quantity
 from slimsched.core.config import ConfigError, Count, Milliseconds, RunSeconds, WorkerCount, convert
 from slimsched.models.spec import SHIPPED_MODELS, ModelSpec
@@ -124,22 +124,10 @@ LiveScenarioName = Annotated[
     "--model that was profiled on this GPU.",
 ]
 ConfigFile = Annotated[Path | None, "A scenario file of your own instead."]
-ModelSources = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="DIR",
-        help="A model folder (slim model new makes one), instead of the scenario's models; may be repeated.",
-    ),
-]
 Accuracy = Annotated[
     str | None,
     "Accuracy table: measured (the model's own), paper (the paper's tables, additive between them) "
     "or paper:nearest (the paper's own rule between them).",
-]
-GoalText = Annotated[
-    str | None,
-    'Limits and one objective, as in "accuracy>=75, p99<=60ms, min energy"; for routers that follow a goal.',
 ]
 ROUTER = "A name, with options after colons (lp:margin=1.2), or your own: file.py:Class."
 RouterSpec = Annotated[str, ROUTER]
@@ -259,20 +247,6 @@ class ScenarioOptions(Struct, frozen=True, kw_only=True):
         return choose_scenario(
             self.scenario, self.config, self.model or (), accuracy=self.accuracy, goal=goal
         )
-
-
-class ServedScenarioOptions(Struct, frozen=True, kw_only=True):
-    """What to serve: a scenario, or this machine as it is."""
-
-    scenario: Annotated[
-        str | None,
-        "Serve a shipped scenario instead of what this machine has: laptop or algorithm1-cpu (CPU), h200 "
-        "or algorithm1 (that GPU), or one-gpu, with a --model that was profiled on this GPU.",
-    ] = None
-    config: Annotated[Path | None, "Serve a scenario file of your own (slim machine --out writes one)."] = (
-        None
-    )
-    model: ModelSources = None
 
 
 class LiveScenarioOptions(Struct, frozen=True, kw_only=True):

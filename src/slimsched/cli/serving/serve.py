@@ -6,15 +6,28 @@ from typing import Annotated
 
 import msgspec
 import typer
+from msgspec import Struct
 from rich.console import Console
 
-from slimsched.cli.options import AsJson, need, with_options
-from slimsched.cli.serving.scenario import GoalText, ModelSources, ServedScenarioOptions
+from slimsched.cli.options import AsJson, GoalText, ModelSources, need, with_options
 from slimsched.core.config import ConfigError
-from slimsched.serving.measure.machine import MachineOptions
-from slimsched.serving.options import FORMATS, EngineOptions, ServeOptions, set_up_logs
+from slimsched.serving.options import FORMATS, EngineOptions, MachineOptions, ServeOptions, set_up_logs
 
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+
+
+class ServedScenarioOptions(Struct, frozen=True, kw_only=True):
+    """What to serve: a scenario, or this machine as it is."""
+
+    scenario: Annotated[
+        str | None,
+        "Serve a shipped scenario instead of what this machine has: laptop or algorithm1-cpu (CPU), h200 "
+        "or algorithm1 (that GPU), or one-gpu, with a --model that was profiled on this GPU.",
+    ] = None
+    config: Annotated[Path | None, "Serve a scenario file of your own (slim machine --out writes one)."] = (
+        None
+    )
+    model: ModelSources = None
 
 
 @with_options
@@ -44,14 +57,11 @@ def command(
 
       slim serve --model-repository models
 
-      slim serve --shared-memory
-
-      slim serve --cors https://example.org
-
       slim serve --scenario laptop --engine ray --address auto
 
       curl localhost:8000/v2/models/slimresnet
     """
+    _ = machine.kinds  # what is not understood is refused before anything large is imported
     if engine.engine == "local":
         need("torch")  # in the server processes, where nobody would see that it is missing
     elif scenario.scenario is None and scenario.config is None:

@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
-from slimsched.cli.options import AsJson, Seed, file_to_write, with_options
+from slimsched.cli.options import AsJson, GoalText, Seed, file_to_write, with_options
 from slimsched.cli.progress import count_bar
 from slimsched.cli.serving.scenario import (
     ROUTER,
     ROUTERS,
     Data,
     FaultOptions,
-    GoalText,
     LoadOptions,
     Out,
     Plot,

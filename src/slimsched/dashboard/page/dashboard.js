@@ -2,6 +2,7 @@
 // Shows frames (telemetry/live_view.py), either live from the server's stream or from a recorded run.
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
+const MACHINE_MS = 10000;
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
 let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
 
@@ -106,6 +107,7 @@ async function follow() {
       if (!response.ok) throw new Error(`status ${response.status}`);
       $("token-form").hidden = true;
       goal("GET");
+      machine();
       let rest = "";
       lastMessageAt = Date.now();
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -121,6 +123,13 @@ async function follow() {
     trouble("connection lost", "The connection is lost; trying again.");
     await new Promise((resolve) => setTimeout(resolve, 1000));
   }
+}
+
+async function machine() { // what the server chose for the machine that it stands on, and what is still being measured
+  const response = mode === "live" ? await fetch("v2/machine", { cache: "no-store", headers: credentials() }).catch(() => null) : null;
+  const lines = response?.ok ? (await response.json()).lines : [];
+  $("machine").hidden = mode !== "live" || !lines.length;
+  if ($("machine-says").textContent !== lines.join("")) $("machine-says").replaceChildren(...lines.map((line) => make("li", {}, line)));
 }
 
 function trouble(phase, news) { // shown once, until the next frame comes
@@ -172,7 +181,7 @@ function replay(recorded) {
   frames = recorded;
   goalNow = null;
   $("scrub").hidden = false;
-  $("goal-form").hidden = true;
+  $("goal-form").hidden = $("machine").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
   const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // the address can name a time: #at=3.5
@@ -221,6 +230,7 @@ async function open(file) { // a file with the frames of a run
 build();
 window.addEventListener("error", (event) => trouble("page failed", `The page failed: ${event.message}`));
 setInterval(checkSilence, 1000);
+setInterval(machine, MACHINE_MS);
 $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
 $("time").addEventListener("input", (event) => seek(Number(event.target.value)));
 $("play").addEventListener("click", play);

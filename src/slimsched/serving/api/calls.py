@@ -161,7 +161,7 @@ class InferenceResult(Struct, frozen=True, kw_only=True):
 
 def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parameter]:
     """Return the receipt: choices and servers of each example; means for the rest."""
-    spec, accuracy = call.api.spec, call.api.model.quality.accuracy
+    spec, quality = call.api.spec, call.api.model.quality
     count, first = sum([one.examples for one in receipts]), receipts[0]
     choices, servers = [], []
     queue_s = compute_s = latency_s = energy_j = promised = 0.0
@@ -170,7 +170,7 @@ def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parame
         servers += [",".join(one.servers)] * one.examples
         share = one.examples / count
         sure = -1.0 if one.trail is None else one.trail.sure
-        promised += share * (sure if sure >= 0.0 else accuracy(one.path))
+        promised += share * (sure if sure >= 0.0 else quality.accuracy(one.path))
         queue_s += share * one.queue_s
         compute_s += share * one.compute_s
         latency_s += share * one.latency_s
@@ -178,7 +178,7 @@ def write_receipt(call: "Call", receipts: Sequence[Receipt]) -> dict[str, Parame
     told: dict[str, Parameter] = {
         "choices": ";".join(choices),
         "servers": ";".join(servers),
-        "predicted_accuracy": promised,
+        "predicted_accuracy": promised if quality.is_measured else quality.name,
         "queue_ms": 1e3 * queue_s,
         "compute_ms": 1e3 * compute_s,
         "network_ms": 1e3 * max(0.0, latency_s - queue_s - compute_s),

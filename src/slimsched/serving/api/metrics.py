@@ -273,9 +273,9 @@ class Metrics:
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
             self._in_time += count * (now_s <= request.deadline_s)
-            self._expected_correct += count * models[request.model].expected_accuracy(
-                request.path, request.trail
-            )
+            model = models[request.model]
+            if model.quality.is_measured:
+                self._expected_correct += count * model.expected_accuracy(request.path, request.trail)
         self._answered += count_examples(command.requests)
 
     def _examples(self) -> list[str]:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from slimsched import __version__
-from slimsched.core.config import SlimError
+from slimsched.core.config import ConfigError, SlimError
 from slimsched.core.statistics import follow
 from slimsched.serving.api.calls import Call, InferenceResult, InputMemory, Loan, ModelApi, result_of
 from slimsched.serving.api.limits import (
@@ -34,6 +34,7 @@ from slimsched.serving.api.limits import (
 from slimsched.serving.api.shared_memory import SharedMemoryControl
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import DropReason, Terms
+from slimsched.serving.gateway.goal import check_measured
 from slimsched.serving.live.calls import DroppedError, Receipt
 from slimsched.serving.live.memory import InputArena, memory_bytes
 
@@ -429,6 +430,10 @@ class InferenceService(CallHandler):
             raise Unavailable(f"the server is {self.phase}; try again shortly")
         if not self._cluster.any_alive:
             raise Unavailable(self._cluster.health.trouble)
+        try:
+            check_measured(model, terms.min_accuracy)
+        except ConfigError as error:
+            raise BadRequest(f"parameter min_accuracy: {error}") from None
         best = model.quality.best_reachable(()) if terms.min_accuracy else 1.0
         if terms.min_accuracy > best:
             raise BadRequest(

@@ -23,6 +23,7 @@ from slimsched.core.config import (
     Seconds,
     SlimError,
 )
+from slimsched.models.quality import QualityTable
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.profile import Profile
 from slimsched.serving.domain.request import Key
@@ -224,6 +225,12 @@ class Cluster:
         return replace(
             self, profiles=[joined[id(whole)] for whole in self.profiles], models=[*self.models, model]
         )
+
+    def rated(self, number: int, quality: QualityTable) -> "Cluster":
+        """The same cluster where a model has another quality table."""
+        models = list(self.models)
+        models[number] = models[number].with_quality(quality)
+        return replace(self, models=models)
 
     def without(self, numbers: Collection[int]) -> "Cluster":
         """The same cluster where these models take no new requests."""

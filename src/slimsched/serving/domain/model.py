@@ -27,14 +27,26 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
     weight: PositiveAmount = 1.0
 
 
-class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True):
+class RatedModel(Struct, frozen=True, kw_only=True):
+    """What the plans of a running cluster's model are worth, as measured while it served."""
+
+    number: CountOrZero
+    name: str
+    """What was measured."""
+    accuracies: tuple[float, ...]
+    """In [0, 1], by plan."""
+
+
+class ModelsChanged(Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
     """Models were added, which are loaded and warm everywhere; others take no new requests any more.
 
-    Requests to retired models that are under way are still answered by them.
+    Requests to retired models that are under way are still answered by them. Others were `rated`: their plans
+    have been measured.
     """
 
     added: tuple[ModelEntry, ...] = ()
     retired: tuple[CountOrZero, ...] = ()
+    rated: tuple[RatedModel, ...] = ()
 
 
 @dataclass(eq=False, repr=False)

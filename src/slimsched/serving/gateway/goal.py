@@ -474,9 +474,21 @@ def reachable_goal(text: str, models: Iterable[ServedModel]) -> Goal:
 def check_reachable(goal: Goal, models: Iterable[ServedModel]) -> None:
     """Refuse a goal that the best plan of some model cannot reach; each model has its own or the general."""
     for model in models:
-        best = model.quality.best_reachable(())
-        if goal.of(model.name).min_accuracy > best:
+        best, asked = model.quality.best_reachable(()), goal.of(model.name).min_accuracy
+        check_measured(model, asked)
+        if asked > best:
             raise ConfigError(f"the best plan of {model.name} reaches {100 * best:.2f} %; ask for less")
+
+
+def check_measured(model: ServedModel, min_accuracy: float) -> None:
+    """Refuse a limit on an accuracy that nobody has measured."""
+    if min_accuracy and not model.quality.is_measured:
+        raise ConfigError(
+            f"nobody has measured how accurate the plans of '{model.name}' are, so "
+            f"accuracy>={100 * min_accuracy:g} cannot be promised; run slim model evaluate {model.folder} "
+            "--data FOLDER, or --agreement; else serve it without that limit: how often plans agree with the "
+            "widest one is measured on what comes in, and kept"
+        )
 
 
 def check_affordable(goal: Goal, cluster: Cluster) -> None:

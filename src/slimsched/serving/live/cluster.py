@@ -268,8 +268,15 @@ class LiveCluster:
     go the other way: blocks to servers, answers and refusals to the calls that wait for them (`OpenCalls`).
     """
 
-    def __init__(self, gateway: Gateway, engine: Engine, observers: Sequence[Observer] = ()) -> None:
-        self._gateway, self._engine, self._observers = gateway, engine, observers
+    def __init__(
+        self,
+        gateway: Gateway,
+        engine: Engine,
+        observers: Sequence[Observer] = (),
+        sample: Callable[[int, float, Callable[[], Sequence[memoryview]]], None] | None = None,
+    ) -> None:
+        """`sample` is shown the model, the time and an example of what comes in."""
+        self._gateway, self._engine, self._observers, self._sample = gateway, engine, observers, sample
         self._names = gateway.cluster.names
         self._open = OpenBundles(self._names)
         self._arrived: list[Request] = []
@@ -379,6 +386,8 @@ class LiveCluster:
         )
         self._next_id += bundle.count
         self._open.add(bundle)
+        if self._sample is not None:
+            self._sample(model, arrived_s, partial(self._raws, rows[0].part(0, 1)))
         if self._gateway.options.early_drop and bundle.deadline_s < NEVER_S:
             late, left_s = DroppedError(DropReason.DEADLINE_PASSED), bundle.deadline_s - self.now_s
             bundle.timer = self._loop.call_later(max(0.0, left_s), self._refuse, bundle, late)

@@ -20,19 +20,19 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slimsched.core.config import UNREADABLE, ConfigError, Count
+from slimsched.core.config import UNREADABLE, ConfigError
 from slimsched.models.cache import cache_root, write_kept
 from slimsched.models.spec import DEFAULT_MODEL
 from slimsched.serving.domain.cluster import Host
@@ -41,13 +41,15 @@ from slimsched.serving.domain.profile import Profile, ProfileRecord
 from slimsched.serving.gateway.goal import Goal, parse_goal
 from slimsched.serving.live.memory import memory_bytes
 from slimsched.serving.live.sensors import available_bytes, mps_is_running
-from slimsched.serving.measure.missing import Asked, measured
+from slimsched.serving.measure.missing import measured
+from slimsched.serving.options import MachineOptions
 from slimsched.serving.scenario.files import (
     CONFIGS,
     ChosenScenario,
     build_scenario,
     read_model,
     source_of,
+    with_kept_quality,
 )
 from slimsched.serving.scenario.scenario import Scenario
 
@@ -99,24 +101,9 @@ class ThisMachine(Struct, frozen=True, kw_only=True):
         return ", ".join([*(gpu.text for gpu in self.gpus), f"{cores} ({self.processor})"])
 
 
-class MachineOptions(Struct, frozen=True, kw_only=True):
-    """What of this machine to use; without a scenario."""
-
-    devices: Annotated[
-        str | None,
-        "What to serve on: cpu, cuda, or some GPUs as in cuda:0,cuda:1; by default all GPUs, else all cores.",
-    ] = None
-    cores: Annotated[Count | None, "Use so many cores at most."] = None
-    precision: Annotated[
-        Asked, "Precision of models; auto: on a GPU the fastest that gives the same answers."
-    ] = "auto"
-
-
 def find_machine(options: MachineOptions) -> ThisMachine:
     """Look at what this process may use, and keep what the options ask for."""
-    kinds = {word.strip() for word in (options.devices or "").split(",") if word.strip()}
-    if any(not re.fullmatch(r"cpu|cuda(:\d+)?", word) for word in kinds) or kinds > {"cpu"}:
-        raise ConfigError(f"--devices {options.devices} is not understood; write cpu, cuda, or cuda:0,cuda:1")
+    kinds = options.kinds
     cores, is_bound = usable_cores()
     found = ThisMachine(
         processor=processor(),
@@ -314,7 +301,7 @@ MOVED_BYTES_PER_S = 2e9
 """What one front process reads from clients and hands on, about."""
 
 CORES_EACH = 4
-"""There is at most one front for this many cores; with less than two times this, the gateway reads itself."""
+"""There is at most one front for this many cores."""
 
 SHORTEST_DEADLINE_S = {"cuda": 0.25, "cpu": 1.0}
 WAITS = 4
@@ -400,19 +387,23 @@ def plan_machine(
         "telemetry": {"period_s": 0.2, "delay_s": 0.001, "detection_s": 0.05},
         "scheduler": {"batch_limit": 0, "utilization_block": 1.01},
         "server": [one for place, profiles in used for one in _servers(place, models, profiles)],
-        "model": [{"source": source} for source in sources],
+        "model": [with_kept_quality({"source": source}) for source in sources],
         "profile": [msgspec.to_builtins(record) for place, _ in used for record in place.records],
     }
     bytes_per_s = max(carries[model.name][1] * model.spec.row_bytes for model in models)
-    most = len(machine.cores) // CORES_EACH if len(machine.cores) >= 2 * CORES_EACH else 0
     return Plan(
         machine=machine,
         raw=raw,
         widest_s=widest_s,
-        fronts=min(most, max(1, ceil(bytes_per_s / MOVED_BYTES_PER_S))),
+        fronts=min(most_fronts(len(machine.cores)), max(1, ceil(bytes_per_s / MOVED_BYTES_PER_S))),
         carries=carries,
         notes=tuple(notes),
     )
+
+
+def most_fronts(cores: int) -> int:
+    """Return how many front processes so many cores can spare; 0: the gateway reads requests itself."""
+    return cores // CORES_EACH if cores >= 2 * CORES_EACH else 0
 
 
 def _per_s(
@@ -465,8 +456,13 @@ def _servers(
     ]
 
 
-def describe(plan: Plan, scenario: Scenario, lines: Sequence[str] = ()) -> list[str]:
-    """Say in a few lines what was found, chosen and measured; `lines` are about how requests are read."""
+def describe(
+    plan: Plan, scenario: Scenario, lines: Sequence[str] = (), quality: Mapping[str, str] | None = None
+) -> list[str]:
+    """Say in a few lines what was found, chosen and measured.
+
+    `lines` are about how requests are read; `quality` says what models' plans are rated by now.
+    """
     host, served = scenario.hosts[0], scenario.schedulers[0]
     assert host is not None
     gpus = len({(one.gpu, one.slice) for one in scenario.hosts if one is not None})
@@ -480,7 +476,8 @@ def describe(plan: Plan, scenario: Scenario, lines: Sequence[str] = ()) -> list[
         widest, narrowest = plan.carries[model.name]
         told.append(
             f"{model.name}: {widest:,.0f}/s at the widest plan, {narrowest:,.0f}/s at the narrowest "
-            f"({record['source']}, {record['device'].get('date', '')}); quality: {model.quality.name}"
+            f"({record['source']}, {record['device'].get('date', '')}); quality: "
+            + (quality or {}).get(model.name, model.quality.name)
         )
     return [*told, *lines, *plan.notes]
 

@@ -8,8 +8,9 @@ model, torch or the share of the device changes.
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from signal import Signals
 from typing import Literal, NamedTuple
@@ -21,10 +22,8 @@ from slimsched.core.config import Amount, CountOrZero, DataError, SlimError
 from slimsched.serving.domain.cluster import Host
 from slimsched.serving.domain.profile import AT_START, ProfileRecord
 from slimsched.serving.live.engine import environment
+from slimsched.serving.options import Asked
 from slimsched.serving.scenario.files import CONFIGS, measured_profiles, read_model
-
-Asked = Literal["auto", "fp32", "bf16", "fp16"]
-"""The precision to measure; auto: the fastest on a GPU that keeps the answers, on a CPU the models' own."""
 
 MODULE = "slimsched.serving.measure.quick"
 BUDGET_S = {"cpu": 6.0, "cuda": 10.0}
@@ -128,32 +127,36 @@ def _known_profile(source: str, name: str, host: Host, asked: Asked) -> ProfileR
     return None
 
 
-async def _measure(request: QuickRequest, progress: Callable[[int, int, str], None]) -> None:
-    """Run the measuring process; raise what it says is wrong."""
+@asynccontextmanager
+async def child(*module: str, told: Iterable[bytes], **variables: str) -> AsyncIterator[Process]:
+    """Run a module of this package that measures, and tell it something; it ends with the block."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        MODULE,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment(request.host)},
+        sys.executable, "-m", *module, stdin=PIPE, stdout=PIPE, env={**os.environ, **variables}
     )
     assert process.stdin is not None
-    assert process.stdout is not None
     try:
-        with suppress(OSError):  # it ended before it read all
-            process.stdin.write(msgspec.json.encode(request))
+        with suppress(OSError):  # it has ended before it read all; it says why
+            for part in told:
+                process.stdin.write(part)
+                await process.stdin.drain()
             process.stdin.write_eof()
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _measure(request: QuickRequest, progress: Callable[[int, int, str], None]) -> None:
+    """Run the measuring process; raise what it says is wrong."""
+    async with child(MODULE, told=[msgspec.json.encode(request)], **environment(request.host)) as process:
+        assert process.stdout is not None
         async for line in process.stdout:
             said = msgspec.json.decode(line, type=QuickProgress)
             if said.error:
                 raise SlimError(said.error)
             progress(said.done, said.of, said.text)
         code = await process.wait()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     if code:
         how = f"was ended by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         raise SlimError(

@@ -31,9 +31,10 @@ from slimsched.serving.domain.profile import ACTIVE_W, AT_START
 from slimsched.serving.live.executor import HostedModel
 from slimsched.serving.live.server import keep_to_cores, own_options
 from slimsched.serving.live.wire import CANNOT_START
-from slimsched.serving.measure.missing import Asked, QuickProgress, QuickRequest, profile_name
+from slimsched.serving.measure.missing import QuickProgress, QuickRequest, profile_name
 from slimsched.serving.measure.profile import MeasuringPlan, Profiler, device_facts, open_profiler
 from slimsched.serving.measure.tune import tune
+from slimsched.serving.options import Asked
 from slimsched.serving.scenario.files import read_model, unrated
 
 SIZES = {"cpu": (1, 64, 8, 32, 16, 4, 2), "cuda": (1, 256, 64, 8, 32)}

@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from msgspec import Struct
 
 from slimsched.core.config import ConfigError, SlimError
 from slimsched.models.package import CARD, DESCRIPTION, read_spec
+from slimsched.models.quality import QualityTable
 from slimsched.serving.domain.cluster import Cluster
 from slimsched.serving.domain.model import ModelEntry, ModelsChanged, ServedModel
 from slimsched.serving.domain.profile import Profile, record_of
@@ -129,13 +131,16 @@ class Catalogue:
         return changed
 
     def change(self, cluster: Cluster, change: ModelsChanged) -> Cluster:
-        """The cluster after models were added and others retired."""
+        """The cluster after models were added, others rated and others retired."""
         if self._ready is not None and self._ready[0] == change:
             return self._ready[1]
         for entry in change.added:
             while len(cluster.models) < entry.number:
                 cluster = _with_gap(cluster)
             cluster = cluster.with_model(*self.find(entry))
+        for one in change.rated:
+            tree, accuracy = cluster.models[one.number].tree, np.array(one.accuracies)
+            cluster = cluster.rated(one.number, QualityTable(tree, name=one.name, accuracy=accuracy))
         return cluster.without(change.retired) if change.retired else cluster
 
     def router(self, cluster: Cluster, goal: Goal | None) -> Router:

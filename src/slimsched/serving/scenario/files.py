@@ -115,9 +115,6 @@ def _figures(folder: Path, spec: ModelSpec) -> ModelFigures:
 IF_MEASURED = "if-measured"
 """Lets a scenario have models whose plans nobody has evaluated."""
 
-NOT_MEASURED = "not measured yet"
-"""The name of a quality table that only assumes something."""
-
 ASSUMED_LOSS = 0.2
 """How much less accurate the narrowest plan is assumed to be than the widest, as long as nobody knows."""
 
@@ -127,7 +124,8 @@ def unrated(spec: ModelSpec) -> QualityTable:
     tree = PlanTree(spec.plans)
     sizes = np.array([sum(plan) + len(plan) for plan in tree.plans], dtype=float)
     share = (sizes.max() - sizes) / max(1.0, np.ptp(sizes))
-    return QualityTable(tree, name=NOT_MEASURED, accuracy=1.0 - ASSUMED_LOSS * share)
+    accuracy, measured = 1.0 - ASSUMED_LOSS * share, np.zeros(len(share), dtype=bool)
+    return QualityTable(tree, name="not measured yet", accuracy=accuracy, measured=measured)
 
 
 def load_elastic(model: ServedModel) -> "ElasticModel":
@@ -172,6 +170,7 @@ class _Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: PositiveAmount = 1.0  # its share of the requests
     weight: PositiveAmount = 1.0  # what its accuracy counts beside other models
     goal: str | None = None  # its own goal
+    quality: str = ""  # a folder with another quality table than its own
 
 
 class _File(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -373,12 +372,12 @@ def _models(file: _File, name: str, beside: Path) -> tuple[list[ServedModel], tu
     ]
     total = sum(entry.share for entry in entries)
     rated, accuracy = (None, "measured") if file.accuracy == IF_MEASURED else (True, file.accuracy)
-    models = [
-        with_accuracy(read_model(entry.source, beside, rated=rated), accuracy).numbered(
-            number, weight=entry.weight
-        )
-        for number, entry in enumerate(entries)
-    ]
+    models = list[ServedModel]()
+    for number, entry in enumerate(entries):
+        model = read_model(entry.source, beside, rated=False if entry.quality else rated)
+        if entry.quality:
+            model = model.with_quality(read_quality(Path(entry.quality), model.spec))
+        models.append(with_accuracy(model, accuracy).numbered(number, weight=entry.weight))
     if len({model.name for model in models}) < len(models):
         raise ConfigError(f"{name} [model]: two models have the same name; give each its own")
     return models, tuple(entry.share / total for entry in entries)
@@ -402,6 +401,15 @@ def _goal(file: _File, name: str, models: Sequence[ServedModel]) -> Goal | None:
 def source_of(model: str | Path) -> str:
     """Return a model's name, or the absolute path of its folder, so that a log of the run can be replayed."""
     return str(Path(model).resolve()) if Path(model).is_dir() else str(model)
+
+
+def with_kept_quality(entry: dict[str, Any], beside: Path | None = None) -> dict[str, Any]:
+    """Name what was measured in service, if nothing better is known of a model; logs then say it too."""
+    source = entry["source"]
+    if source == DEFAULT_MODEL or (find_folder(source, beside) / QUALITY).exists():
+        return entry
+    kept = cache_folder(source, beside)
+    return {"quality": str(kept), **entry} if (kept / QUALITY).exists() else entry
 
 
 def _find(name_or_path: str) -> Path:
@@ -534,6 +542,8 @@ def choose_scenario(
     raw = read_toml(path) | {key: value for key, value in changed.items() if value is not None}
     if models:
         raw["model"] = [{"source": source_of(model)} for model in models]
+    if raw.get("accuracy") == IF_MEASURED:
+        raw["model"] = [with_kept_quality(one, path.parent) for one in raw.get("model", ())]
     scenario = build_scenario(raw, path.name, path.parent)
     return ChosenScenario(scenario=scenario, raw=raw, path=path, is_shipped=config is None)
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from slimsched.core.config import DataError
@@ -340,8 +341,10 @@ class LiveView:
         """Return the current frame."""
         self._note_yielding(now_s)
         recent = self._recent.figures(now_s)
+        is_rated = all(model.quality.is_measured for model in self._models)  # else accuracies are assumed
+        recent = recent if is_rated else replace(recent, accuracy=None)
         rate_per_s, accuracy = recent.arrival_per_s, recent.accuracy
-        bounds = self.bounds if rate_per_s > 0 else None
+        bounds = self.bounds if rate_per_s > 0 and is_rated else None
         bound = None if bounds is None else bounds.accuracy(rate_per_s) or None
         sure = None if bounds is None or not self._judged else bounds.sure_accuracy(rate_per_s) or None
         ran, span_s = self._recent.ran_by, self._recent.span_s(now_s)
@@ -427,6 +430,7 @@ class LiveView:
         self._models, self._stages = cluster.models, Stages(outlines(cluster.models))
         self._recent.grow(cluster.models, self._stages)
         names = [f"model {cluster.models[entry.number].name} is loaded" for entry in event.added]
+        names += [f"model {cluster.models[one.number].name} is rated by {one.name}" for one in event.rated]
         names += [f"model {cluster.models[number].name} takes no more requests" for number in event.retired]
         self._happenings.extend(Happening(at_s=now_s, text=text) for text in names)
 

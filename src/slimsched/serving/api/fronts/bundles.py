@@ -282,7 +282,7 @@ class FrontSession:
         models = self._cluster.models
         message = Models(
             entries=[model.entry for model in models],
-            accuracies=[model.quality.by_plan.tolist() for model in models],
+            accuracies=[one.quality.by_plan.tolist() * one.quality.is_measured for one in models],
             limits=shared(limits, fronts),
         )
         self._to_front(message)

@@ -240,8 +240,10 @@ class RemoteCallHandler(CallHandler):
 def _model(entry: ModelEntry, accuracies: Sequence[float]) -> ServedModel:
     """Read a model as the gateway knows it, without its code and weights."""
     model = read_model(entry.source, rated=False)
-    quality = QualityTable(model.tree, name="the gateway's", accuracy=np.array(accuracies))
-    return model.with_quality(quality).numbered(entry.number)
+    if accuracies:  # else nobody has measured them yet
+        quality = QualityTable(model.tree, name="the gateway's", accuracy=np.array(accuracies))
+        model = model.with_quality(quality)
+    return model.numbered(entry.number)
 
 
 # -- The process itself.

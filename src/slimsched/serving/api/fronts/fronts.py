@@ -6,7 +6,6 @@ and nobody else anything. `live/processes.py` supervises them.
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -34,14 +33,6 @@ START_LIMIT_S = 60.0
 """How long a front may take until it listens, beside its waits for a core."""
 
 STOP_LIMIT_S = 2.0
-CORES_EACH = 4
-"""There is one front process for this many cores; with fewer than two, the gateway reads requests itself."""
-
-
-def fitting_fronts() -> int:
-    """Return the number of front processes that suits this machine; 0 for none."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores // CORES_EACH if cores >= 2 * CORES_EACH else 0
 
 
 class Fronts(Supervisor):
