@@ -169,7 +169,12 @@ class ServerApp:
             models_changed=self._models_changed,
             announce=self._announce_regions,
         )
-        self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
+        self._goal = GoalControl(
+            gateway,
+            self._cluster.set_goal,
+            goal_state(options, scenario),
+            lambda: self._dashboard.view.verdicts(self._cluster.now_s),
+        )
         self._http, self._grpc = self._make_protocols(self._control(models), cors)
         self._fronts = Fronts(self._service, self._cluster, self._listening, fronts) if fronts else None
 

@@ -2,9 +2,10 @@
 // Shows frames (telemetry/live_view.py), either live from the server's stream or from a recorded run.
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
+const RINGS = [[20, 240], [240, 480]]; // of older times each so manieth frame is kept, so many (dashboard/live.py)
 const MACHINE_MS = 10000;
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
-let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
+let frames = [], past = [], taken = 0, layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
 
 const TILES = [ // name, figure, how to write it, its id; for a goal: its limit in the figure's unit; shown only if limited
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
@@ -19,7 +20,6 @@ const TILES = [ // name, figure, how to write it, its id; for a goal: its limit 
   ["power", (f) => total(f.servers.map((s) => s.power_w)), watts, "power", (g) => g.power_w, true],
 ];
 const MOST_TILES = 7; // in one row on a desktop
-const HAIR = 0.0005; // an accuracy this far below its floor is written as the floor
 
 // -- one frame
 
@@ -27,11 +27,11 @@ function tile(element, [, get, write, id, limitOf, ifLimited], frame, shown) {
   const value = get(frame), [, figure, line, says] = element.children, limit = limitOf?.(goalOfFigures() ?? {}) || null;
   element.hidden = Boolean(ifLimited) && limit === null;
   put(figure, known(value, write));
-  spark(line, shown.map(get), null);
-  const missed = given(value) && (id === "accuracy" ? value < limit - HAIR : value > limit);
-  element.className = limit !== null && given(value) ? (missed ? "missed" : "kept") : "";
+  spark(line, shown.map(get), ["in-time", "bound"].includes(id) ? 0 : null, ["in-time", "bound"].includes(id) ? 1 : null);
+  const words = frame.limits.filter((one) => one.limit.replace(/^.*: /, "").startsWith(id)).map(({ word }) => word);
+  element.className = limit === null ? "" : words.includes("broken") ? "missed" : words.length && words.every((word) => word === "kept") ? "kept" : "";
   const source = id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
-  put(says, limit === null ? source : `goal ${id === "accuracy" ? "at least" : "at most"} ${write(limit)}${given(value) ? (missed ? ": missed" : ": kept") : ""}`);
+  put(says, limit === null ? source : `goal ${id === "accuracy" ? "at least" : "at most"} ${write(limit)}${words.length ? `: ${words[0]}` : ""}`);
 }
 
 function tiles(frame, shown) { // those that only a goal makes interesting may need a second row
@@ -45,17 +45,19 @@ function show(frame, shown) {
   put($("phase"), mode === "recorded" ? "recorded" : frame.phase);
   $("phase").className = `chip ${mode === "recorded" ? "recorded" : frame.phase}`;
   put($("router"), `router ${frame.router.split(":")[0]}`);
-  put($("clock"), `${frame.at_s.toFixed(1)} s`);
+  put($("clock"), clock(frame, frame.at_s));
+  banner(frame);
+  load(frame);
+  faults(frame);
   tiles(frame, shown);
   if (layout?.key !== layoutKey(frame)) buildLayout(frame);
   layout.models.forEach((model, n) => showModel($("models").children[n], model, frame, shown));
-  put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} dropped; ${perSecond(frame.arrival_per_s)} arriving`);
   const tracks = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
   if (frame.servers.some((s, n) => tracks.children[n]?.dataset.server !== s.name) || tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
   frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase, layout));
   charts.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalOfFigures()));
   decisions(frame);
-  const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
+  const events = happened(frame);
   if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
   if (mode === "live") followGoal(frame);
   const news = events[0] ?? "";
@@ -64,7 +66,7 @@ function show(frame, shown) {
 
 function decisions(frame) {
   $("decisions").replaceChildren(...frame.decisions.toReversed().map((d) => {
-    const row = make("tr", {}, ...[`${d.at_s.toFixed(2)} s`, d.server, d.stage, d.choice, String(d.examples), d.reason].map((text) => make("td", {}, text)));
+    const row = make("tr", {}, ...[clock(frame, d.at_s), d.server, d.stage, d.choice, String(d.examples), d.reason].map((text) => make("td", {}, text)));
     const place = frame.names.indexOf(d.choice), glyph = make("i", { class: "glyph", "aria-hidden": "true" });
     glyph.style.background = layout.shades[place];
     glyph.style.width = `${1.6 * (layout.stages[frame.stages.indexOf(d.stage)]?.sizes.get(place) ?? 1)}rem`;
@@ -144,8 +146,21 @@ function receive(message) {
   lastMessageAt = Date.now();
   const data = JSON.parse(message.slice(message.indexOf("data: ") + 6));
   if (message.startsWith("event: trouble")) return trouble("no figures", `The server could not make a frame (${data}); see its log.`);
-  frames = Array.isArray(data) ? data : [...frames.slice(1 - KEPT_FRAMES), data];
-  if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), frames));
+  if (message.startsWith("event: past")) past = data;
+  else if (Array.isArray(data)) frames = data;
+  else {
+    frames = [...frames.slice(1 - KEPT_FRAMES), data];
+    RINGS.forEach(([every, kept], n) => { if (taken % every === 0) past[n] = [...(past[n] ?? []).slice(1 - kept), data]; });
+    taken += 1;
+  }
+  if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), spanned()));
+}
+
+function spanned() { // the frames of the span that is chosen: new ones fine, old ones coarse
+  const seconds = Number($("span").value);
+  if (seconds <= 60) return frames;
+  const from = frames.at(-1).at_s - seconds, fine = past.flat().filter(({ at_s }) => at_s >= from && at_s < frames[0].at_s);
+  return [...fine.sort((a, b) => a.at_s - b.at_s), ...frames.filter((_, n) => n % 20 === 19), frames.at(-1)];
 }
 
 function checkSilence() { // a server that hangs does not close the connection
@@ -181,7 +196,7 @@ function replay(recorded) {
   frames = recorded;
   goalNow = null;
   $("scrub").hidden = false;
-  $("goal-form").hidden = $("machine").hidden = true;
+  $("goal-open").hidden = $("machine").hidden = $("span-for").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
   const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // the address can name a time: #at=3.5
@@ -234,7 +249,7 @@ setInterval(machine, MACHINE_MS);
 $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
 $("time").addEventListener("input", (event) => seek(Number(event.target.value)));
 $("play").addEventListener("click", play);
-$("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
+$("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; $("span-for").hidden = false; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
 document.addEventListener("keydown", (event) => { if (event.key === " " && mode === "recorded" && ["BODY", "MAIN"].includes(event.target.tagName)) { event.preventDefault(); play(); } });
 const embedded = $("frames");

@@ -40,7 +40,8 @@ from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import record_of
 from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
 from slimsched.serving.live.wire import HostModel
-from slimsched.serving.routers.guard import goal_of, yielding_of
+from slimsched.serving.routers.guard import goal_of
+from slimsched.serving.telemetry.verdict import LimitVerdict, worst
 
 if TYPE_CHECKING:
     from slimsched.serving.gateway.gateway import Gateway
@@ -130,9 +131,14 @@ class GoalControl:
     """
 
     def __init__(
-        self, gateway: "Gateway", set_goal: Callable[[Goal], None], state: GoalState | None = None
+        self,
+        gateway: "Gateway",
+        set_goal: Callable[[Goal], None],
+        state: GoalState | None,
+        verdicts: Callable[[], Sequence[Sequence[LimitVerdict]]],
     ) -> None:
-        self._gateway, self._set, self._state = gateway, set_goal, state
+        """`verdicts` judges each limit over the last minute, and since the goal was set."""
+        self._gateway, self._set, self._state, self._verdicts = gateway, set_goal, state, verdicts
 
     def resume(self) -> str | None:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
@@ -151,11 +157,12 @@ class GoalControl:
         return goal_of(self._gateway.router)
 
     def show(self) -> dict[str, object]:
-        """Return the goal as text and as numbers, and the limits that are not kept now."""
+        """Return the goal as text and as numbers, and whether each of its limits is kept."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
-        return {**_shown(goal), **own, "yielding": list(yielding_of(self._gateway.router))}
+        recent, whole = self._verdicts()
+        return {**_shown(goal), **own, "verdict": worst(recent), "limits": recent, "run_limits": whole}
 
     def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""

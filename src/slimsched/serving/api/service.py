@@ -402,8 +402,8 @@ class InferenceService(CallHandler):
         model, arrived_s = call.api.model, self._cluster.now_s - self._cluster.lag_s
         try:
             self.admit(model, call.terms, call.count, arrived_s)
-        except (TooMany, TooLate):  # demand; other refusals say nothing about it
-            self._cluster.count_refused(model.number, call.count)
+        except RefusalError as refusal:
+            self.count_refused(refusal, model.number, call.count)
             raise
         open_call = self._cluster.submit(
             call.inputs, call.terms, count=call.count, model=model.number, arrived_s=arrived_s
@@ -419,6 +419,11 @@ class InferenceService(CallHandler):
             raise refusal_of(DroppedError(DropReason.DEADLINE_PASSED))
         self.tally.count_examples(answered.receipts)
         return result_of(call, answered)
+
+    def count_refused(self, refusal: RefusalError, model: int, examples: int) -> None:
+        """Count examples that were offered and refused, unless their call was wrong."""
+        if self.phase is Phase.READY and not isinstance(refusal, BadRequest):
+            self._cluster.count_refused(model, examples)
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""

@@ -22,7 +22,7 @@ from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.engine import Engine, EngineListener, LocalEngine, RunLog, specs_of
 from slimsched.serving.live.sensors import PowerMeter
 from slimsched.serving.measure.examples import ExampleSet
-from slimsched.serving.routers.registry import make_router
+from slimsched.serving.routers.registry import make_router, split_goal
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.telemetry.meter import Meter, Summary, Trace
 
@@ -122,6 +122,7 @@ async def run_live(
         wall_s=seconds,
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source=live.power_sources,
+        goal=split_goal(router)[1] or scenario.goal,
     )
     kept = meter.answers()
     return LiveResult(

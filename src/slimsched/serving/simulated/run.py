@@ -16,7 +16,7 @@ from slimsched.core.statistics import mean_of
 from slimsched.serving.gateway.bounds import BoundCurve, fluid_optimum, judges
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.registry import maker_of
+from slimsched.serving.routers.registry import maker_of, split_goal
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster
 from slimsched.serving.telemetry.live_view import Recorder
@@ -101,6 +101,7 @@ def simulate(
         wall_s=perf_counter() - began_s,
         idle_w=_idle_w(scenario, simulated, ended_s),
         energy_source="; ".join(sorted({profile.energy_source for profile in cluster.profiles})),
+        goal=split_goal(router)[1] or scenario.goal,
     )
     return Trace(summary=summary, answers=meter.answers(), frames=recorder.frames if recorder else ())
 

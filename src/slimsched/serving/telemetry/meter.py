@@ -1,6 +1,6 @@
 """The meter: follows the event log and computes a Summary.
 
-A summary is a run as one row of figures; a trace holds what pictures need; a goal is checked against either.
+A summary is a run as one row of figures, with the verdicts on its goal; a trace holds what pictures need.
 """
 
 from collections import Counter
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import Request, count_examples, each_example
-from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.domain.request import DropReason, Request, count_examples, each_example
+from slimsched.serving.gateway.goal import Goal, StatedLimit
 from slimsched.serving.gateway.messages import (
     Answer,
     Drop,
@@ -23,6 +23,7 @@ from slimsched.serving.gateway.messages import (
     TelemetryReceived,
 )
 from slimsched.serving.telemetry.live_view import Frame
+from slimsched.serving.telemetry.verdict import SHARES, LimitVerdict, in_blocks, judge
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 
@@ -60,7 +61,11 @@ class Summary(Struct, frozen=True, kw_only=True):
     arrived: int
     completed: int
     goodput_per_s: float  # answers in time
-    slo_attainment: float  # answers in time, as a share of arrivals
+    slo_attainment: float  # answers in time, as a share of arrivals: of all that were offered
+    late: int = 0  # answered after the deadline, or dropped then
+    refused: int = 0
+    failed: int = 0
+    verdicts: tuple[LimitVerdict, ...] = ()  # on the goal of this row, in the order in which limits yield
     dropped: int
     drops: dict[str, int]  # by reason
     unfinished: int
@@ -99,55 +104,6 @@ class Trace(Struct, frozen=True, kw_only=True):
     frames: Sequence[Frame] = ()
 
 
-# -- Whether a run kept a goal: each limit beside the figure that it reached.
-
-SLACK, ACCURACY_SLACK = 0.01, 0.001
-"""A limit counts as kept within 1 % of it, a floor within 0.1 points: routers aim at the limit itself."""
-
-
-class LimitCheck(Struct, frozen=True, kw_only=True):
-    """One limit of a goal, what the run reached, and whether that keeps the limit."""
-
-    clause: str
-    reached: str
-    kept: bool
-    model: str = ""
-
-
-def check_goal(goal: Goal, row: Summary) -> list[LimitCheck]:
-    """Hold a run against every limit of a goal, in the order in which limits yield."""
-    figures: dict[str, Summary | ModelSummary] = {**row.models} if row.models else {"": row}
-    checks = []
-    for model, its in figures.items():
-        if least := goal.of(model).min_accuracy:
-            kept = its.accuracy_prior >= least - ACCURACY_SLACK
-            reached = f"{100 * its.accuracy_prior:.2f} %"
-            checks.append(
-                LimitCheck(clause=f"accuracy>={100 * least:g}", reached=reached, kept=kept, model=model)
-            )
-    # Energy is known for the whole run: with several models, the mean over all of them is checked.
-    if goal.energy_j:
-        kept = row.energy_j_per_request <= (1 + SLACK) * goal.energy_j
-        reached = f"{1e3 * row.energy_j_per_request:.3g} mJ"
-        checks.append(LimitCheck(clause=f"energy<={1e3 * goal.energy_j:g}mJ", reached=reached, kept=kept))
-    if goal.power_w:
-        power_w = (row.energy_idle_j + row.energy_j_per_request * row.completed) / row.seconds
-        kept = power_w <= (1 + SLACK) * goal.power_w
-        checks.append(LimitCheck(clause=f"power<={goal.power_w:g}W", reached=f"{power_w:.4g} W", kept=kept))
-    for model, its in figures.items():
-        figure_s = {"p99": its.latency_p99_s, "p95": its.latency_p95_s, "mean": its.latency_mean_s}
-        for limit in goal.of(model).latency_limits:
-            value_s = figure_s[limit.figure]
-            kept, reached = value_s <= (1 + SLACK) * limit.limit_s, f"{1e3 * value_s:.3g} ms"
-            checks.append(LimitCheck(clause=limit.text, reached=reached, kept=kept, model=model))
-    return checks
-
-
-def missed(goal: Goal, row: Summary) -> list[LimitCheck]:
-    """Return the limits that a run did not keep."""
-    return [check for check in check_goal(goal, row) if not check.kept]
-
-
 Values = NDArray[np.float64]
 
 ANSWER = np.dtype(
@@ -174,11 +130,10 @@ class Meter:
         self._on_its_way = 0  # requests under way when counting began
         self._arrived = 0
         self._arrived_of = [0] * len(models)  # arrivals of each model, where there are several
-        self._drops: Counter[str] = Counter()
+        self._drops: Counter[DropReason] = Counter()
         self._answers: list[tuple[int, int, int, int, float, float, float, bool]] = []  # as ANSWER says
-        self._active_j = 0.0
+        self._energy_j: list[tuple[float, float]] = []  # when each batch ended, and what it drew above idle
         self._busy_s = 0.0
-        self._batches = 0
         self._batched = 0
         self._samples: dict[float, list[tuple[float, float]]] = {}
 
@@ -212,9 +167,8 @@ class Meter:
     def count_batch(self, event: SegmentFinished) -> None:
         """Count a batch, unless it ended during the warm-up."""
         if event.finished_s >= self._from_s:
-            self._active_j += event.energy_j
+            self._energy_j.append((event.finished_s, event.energy_j))
             self._busy_s += event.busy_s
-            self._batches += 1
             self._batched += event.size
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
@@ -253,8 +207,9 @@ class Meter:
         wall_s: float,
         idle_w: float,
         energy_source: str,
+        goal: Goal | None = None,
     ) -> Summary:
-        """Return the figures of the run so far."""
+        """Return the figures of the run so far, and whether it kept a goal."""
         rows = np.array(self._answers, dtype=ANSWER)
         latency = rows["answered_s"] - rows["arrival_s"]
         completed, arrived, sd_s = len(rows), self._arrived, float(latency.std()) if len(rows) else nan
@@ -263,6 +218,10 @@ class Meter:
         dropped, samples = sum(self._drops.values()), self._samples.values()  # a sample is of all servers
         gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
         mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
+        active_j = sum(energy_j for _, energy_j in self._energy_j)
+        ends = Counter({"late": completed - on_time})
+        for reason, count in self._drops.items():
+            ends[reason.outcome] += count
         duplicates = completed - len(np.unique(rows["id"]))
         return Summary(
             router=router,
@@ -275,7 +234,7 @@ class Meter:
             latency_p99_s=_percentile(latency, 99),
             energy_paper_j=mean_w * _mean(latency),
             energy_paper_sd_j=mean_w * sd_s,
-            energy_j_per_request=self._active_j / completed if completed else nan,
+            energy_j_per_request=active_j / completed if completed else nan,
             energy_idle_j=idle_w * seconds,
             energy_source=energy_source,
             gpu_var=_mean(gpu_var),
@@ -285,15 +244,19 @@ class Meter:
             completed=completed,
             goodput_per_s=on_time / seconds,
             slo_attainment=on_time / arrived if arrived else nan,
+            late=ends["late"],
+            refused=ends["refused"],
+            failed=ends["failed"],
+            verdicts=() if goal is None else self._verdicts(goal, rows, priors, idle_w, seconds),
             dropped=dropped,
-            drops=dict(self._drops),
+            drops={str(reason): count for reason, count in self._drops.items()},
             unfinished=in_system,
             lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
             choices=self._choice_shares(rows),
             models=self._by_model(rows, latency, priors, correct),
             device_s_per_request=self._busy_s / completed if completed else nan,
-            batch_mean=self._batched / self._batches if self._batches else nan,
+            batch_mean=self._batched / len(self._energy_j) if self._energy_j else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
             bound_share=self._bound_share(rows, priors, bound_accuracy),
@@ -302,6 +265,30 @@ class Meter:
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
+
+    def _verdicts(
+        self, goal: Goal, rows: NDArray[np.void], priors: Values, idle_w: float, seconds: float
+    ) -> tuple[LimitVerdict, ...]:
+        """Judge each limit of a goal over the whole run."""
+        numbers = {model.name: model.number for model in self._models}
+        drawn = np.array(self._energy_j or np.zeros((0, 2)))
+        begin_s = self._from_s or (float(rows["arrival_s"].min()) if len(rows) else 0.0)
+        ended_s = begin_s + seconds
+
+        def sums(limit: StatedLimit) -> Values:
+            if limit.figure in ("energy", "power"):
+                drew = in_blocks(drawn[:, 0], begin_s, ended_s, drawn[:, 1], 0 * drawn[:, 1])
+                given = in_blocks(rows["answered_s"], begin_s, ended_s, 0 * priors, 1 + 0 * priors)
+                passed_s = np.full(len(drew), seconds / len(drew))
+                idle = np.stack([idle_w * passed_s, passed_s], axis=1)
+                return drew + (given if limit.figure == "energy" else idle)
+            its = rows["model"] == numbers[limit.model] if limit.model else np.ones(len(rows), bool)
+            latency_s = (rows["answered_s"] - rows["arrival_s"])[its]
+            values = priors[its] if limit.figure == "accuracy" else latency_s
+            values = values <= limit.value if limit.figure in SHARES else values
+            return in_blocks(rows["answered_s"][its], begin_s, ended_s, values, np.ones(len(values)))
+
+        return tuple(judge(limit, sums(limit)) for limit in goal.stated(list(numbers)))
 
     def _correct(self, rows: NDArray[np.void]) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown).
