@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py --runs 300
 
-Every run is looked at four times per second. Limits stand at some distances from the figure that all runs
+Every run is looked at twice per second. Limits stand at some distances from the figure that all runs
 together reach; a word counts as wrong if it is said at any look of a run.
 """
 
@@ -22,7 +22,7 @@ from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
 from slimsched.serving.telemetry.live_view import Watch
 
-LOOK_S, DISTANCES = 0.25, (-0.1, -0.03, -0.01, -0.003, 0.003, 0.01, 0.03, 0.1)
+LOOK_S, DISTANCES = 0.5, (-0.1, -0.03, -0.003, 0.003, 0.03, 0.1)
 PILOT = 60
 """Other runs, whose figures together are the truth."""
 
@@ -110,9 +110,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--scenario", default="paper")
     parser.add_argument("--router", default="goal[accuracy>=75, p99<=60ms, min energy]")
-    parser.add_argument("--rate", type=float, default=1000.0)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warmup", type=float, default=3.0)
+    parser.add_argument("--rate", type=float, default=200.0)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--warmup", type=float, default=1.0)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     with ProcessPoolExecutor(options.workers) as pool:

@@ -71,11 +71,9 @@ def test_a_goal_set_in_the_page_changes_the_choices_served(
 
     running = own_server("--goal", "max accuracy")
     browser.get(f"http://{running.http}/")
-    until(
-        browser, "!document.getElementById('goal-open').hidden || document.querySelector('#banner[hidden]')"
-    )
     until(browser, "document.getElementById('goal-says').textContent === 'Now: max accuracy'")
-    browser.execute_script("document.getElementById('goal-dialog').showModal()")
+    until(browser, "!document.getElementById('banner').hidden")
+    browser.find_element("id", "goal-open").click()
     widths = "[...document.querySelectorAll('#decisions tr')].map(row => Number(row.children[3].textContent))"
     with load_on(running.http):
         until(browser, f"{widths}.length === 8 && {widths}.some(width => width === 1)")
@@ -123,7 +121,7 @@ def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) ->
         )
 
     browser.get(f"http://{served.http}/")
-    until(browser, "!document.getElementById('goal-open').hidden")
+    until(browser, "!document.getElementById('banner').hidden")
     assert press(Keys.TAB) == "skip", "the first stop leads past the head of the page"
     assert press(Keys.ENTER) == "main"
     assert press(Keys.TAB) == "goal-open"

@@ -31,7 +31,7 @@ def test_a_goal_is_changed_while_requests_are_served(
     assert ask(served, "GET")[0] == 401
     assert ask(served, "PUT", {"goal": "max accuracy"})[0] == 401
     nothing = dict.fromkeys(("figure", "low", "high"))
-    no_answer = {"limit": "accuracy>=70", "word": "undecided", **nothing, "answers": 0, "missing": 8}
+    no_answer = {"limit": "accuracy>=70", "word": "undecided", **nothing, "answers": 0, "missing": 16}
     no_answer["says"] = "no answer yet"
     assert ask(served, "GET", token="t") == (
         200,

@@ -11,7 +11,7 @@ const broken = (frame) => frame.limits.filter(({ word }) => word === "broken");
 
 function banner(frame) {
   const { limits = [], run_limits = [] } = frame, lost = broken(frame).length, unsure = limits.filter(({ word }) => word === "undecided").length;
-  $("banner").hidden = !limits.length && !unkept(frame);
+  $("banner").hidden = !limits.length && !unkept(frame) && $("goal-open").hidden;
   $("banner").className = `card ${lost ? "broken" : unsure ? "undecided" : "kept"}`;
   const says = lost ? `The goal is broken: ${lost} of ${limits.length} limit${limits.length > 1 ? "s" : ""}` : unsure ? "The goal is undecided" : limits.length ? "The goal is kept" : "No limits are set";
   const all = offered(frame), missing = all ? 1 - frame.goodput_per_s / all : 0;

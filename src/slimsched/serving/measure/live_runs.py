@@ -123,6 +123,7 @@ async def run_live(
         idle_w=sum(profile.idle_w for profile in cluster.profiles),
         energy_source=live.power_sources,
         goal=split_goal(router)[1] or scenario.goal,
+        begin_s=began_s,
     )
     kept = meter.answers()
     return LiveResult(

@@ -44,7 +44,7 @@ from slimsched.serving.gateway.stop_when_sure import DISTRUST, SURE
 from slimsched.serving.routers.autoscaler import LoadReported, Scale
 from slimsched.serving.routers.guard import goal_of
 from slimsched.serving.telemetry.stories import explain_route
-from slimsched.serving.telemetry.verdict import BLOCKS, LimitVerdict, Word, contribution, judge
+from slimsched.serving.telemetry.verdict import BLOCKS, FIRST_BLOCK_S, LimitVerdict, Word, contribution, judge
 
 # -- A frame: everything a dashboard shows at one moment, as one small JSON object.
 
@@ -309,9 +309,6 @@ class Recent:
 
 WINDOW_S, WINDOW_BLOCK_S = 60.0, 0.5
 """The window of verdicts on how things are now, and its blocks."""
-
-FIRST_BLOCK_S = 0.125
-"""The blocks of a whole run at its begin; they double, so that there are never more than `BLOCKS`."""
 
 
 class _Blocks:

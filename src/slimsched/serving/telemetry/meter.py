@@ -23,7 +23,7 @@ from slimsched.serving.gateway.messages import (
     TelemetryReceived,
 )
 from slimsched.serving.telemetry.live_view import Frame
-from slimsched.serving.telemetry.verdict import SHARES, LimitVerdict, in_blocks, judge
+from slimsched.serving.telemetry.verdict import BLOCKS, SHARES, LimitVerdict, blocks_of, in_blocks, judge
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 
@@ -208,8 +208,9 @@ class Meter:
         idle_w: float,
         energy_source: str,
         goal: Goal | None = None,
+        begin_s: float = 0.0,
     ) -> Summary:
-        """Return the figures of the run so far, and whether it kept a goal."""
+        """Return the figures of the run so far, and whether it kept a goal from `begin_s` on."""
         rows = np.array(self._answers, dtype=ANSWER)
         latency = rows["answered_s"] - rows["arrival_s"]
         completed, arrived, sd_s = len(rows), self._arrived, float(latency.std()) if len(rows) else nan
@@ -247,7 +248,9 @@ class Meter:
             late=ends["late"],
             refused=ends["refused"],
             failed=ends["failed"],
-            verdicts=() if goal is None else self._verdicts(goal, rows, priors, idle_w, seconds),
+            verdicts=()
+            if goal is None
+            else self._verdicts(goal, rows, priors, idle_w, begin_s or self._from_s, seconds),
             dropped=dropped,
             drops={str(reason): count for reason, count in self._drops.items()},
             unfinished=in_system,
@@ -267,28 +270,34 @@ class Meter:
         )
 
     def _verdicts(
-        self, goal: Goal, rows: NDArray[np.void], priors: Values, idle_w: float, seconds: float
+        self,
+        goal: Goal,
+        rows: NDArray[np.void],
+        priors: Values,
+        idle_w: float,
+        begin_s: float,
+        seconds: float,
     ) -> tuple[LimitVerdict, ...]:
         """Judge each limit of a goal over the whole run."""
         numbers = {model.name: model.number for model in self._models}
         drawn = np.array(self._energy_j or np.zeros((0, 2)))
-        begin_s = self._from_s or (float(rows["arrival_s"].min()) if len(rows) else 0.0)
-        ended_s = begin_s + seconds
+        answered_s, passed_s = rows["answered_s"] - begin_s, np.full(BLOCKS, blocks_of(seconds)[0])
+        passed_s = np.minimum(passed_s, seconds - passed_s * np.arange(BLOCKS)).clip(0.0)  # of each block
 
         def sums(limit: StatedLimit) -> Values:
             if limit.figure in ("energy", "power"):
-                drew = in_blocks(drawn[:, 0], begin_s, ended_s, drawn[:, 1], 0 * drawn[:, 1])
-                given = in_blocks(rows["answered_s"], begin_s, ended_s, 0 * priors, 1 + 0 * priors)
-                passed_s = np.full(len(drew), seconds / len(drew))
+                drew = in_blocks(drawn[:, 0] - begin_s, seconds, drawn[:, 1], 0 * drawn[:, 1])
+                given = in_blocks(answered_s, seconds, 0 * priors, 1 + 0 * priors)
                 idle = np.stack([idle_w * passed_s, passed_s], axis=1)
                 return drew + (given if limit.figure == "energy" else idle)
             its = rows["model"] == numbers[limit.model] if limit.model else np.ones(len(rows), bool)
             latency_s = (rows["answered_s"] - rows["arrival_s"])[its]
             values = priors[its] if limit.figure == "accuracy" else latency_s
             values = values <= limit.value if limit.figure in SHARES else values
-            return in_blocks(rows["answered_s"][its], begin_s, ended_s, values, np.ones(len(values)))
+            return in_blocks(answered_s[its], seconds, values, np.ones(len(values)))
 
-        return tuple(judge(limit, sums(limit)) for limit in goal.stated(list(numbers)))
+        doublings = blocks_of(seconds)[1]
+        return tuple(judge(limit, sums(limit), doublings) for limit in goal.stated(list(numbers)))
 
     def _correct(self, rows: NDArray[np.void]) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown).

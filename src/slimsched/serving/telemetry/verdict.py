@@ -20,8 +20,14 @@ from slimsched.serving.gateway.goal import StatedLimit
 WRONG = 0.05
 """How often an interval may miss the true figure, at whatever time one looks."""
 
-BLOCKS, LEAST_BLOCKS = 64, 8
+BLOCKS, LEAST_BLOCKS = 64, 16
 """Into how many blocks of time a run is divided at most, and how many with answers a verdict needs."""
+
+FIRST_BLOCK_S = 0.125
+"""The blocks of a run at its begin; they are joined in pairs when there are too many."""
+
+MOST_ALIKE = 0.9
+"""The most that a block counts as like the one before."""
 
 MIXED = 0.25
 """Variance of the mixture per block: the interval is narrowest at about 32 blocks."""
@@ -94,9 +100,17 @@ def judge(limit: StatedLimit, sums: Sums, doublings: int = 0) -> LimitVerdict:
     return _verdict(limit, word, (figure, low, high), weight, missing)
 
 
-def in_blocks(when_s: Sums, begin_s: float, end_s: float, totals: Sums, weights: Sums) -> Sums:
-    """Sum what happened at some times in equal blocks from begin to end."""
-    at = ((when_s - begin_s) * BLOCKS / max(end_s - begin_s, 1e-9)).astype(int).clip(0, BLOCKS - 1)
+def blocks_of(seconds: float) -> tuple[float, int]:
+    """Return the length of a run's blocks, and how often the first ones were joined in pairs for it."""
+    block_s, doublings = FIRST_BLOCK_S, 0
+    while seconds > BLOCKS * block_s:
+        block_s, doublings = 2.0 * block_s, doublings + 1
+    return block_s, doublings
+
+
+def in_blocks(after_s: Sums, seconds: float, totals: Sums, weights: Sums) -> Sums:
+    """Sum what happened at some times of a run in its blocks."""
+    at = (after_s / blocks_of(seconds)[0]).astype(int).clip(0, BLOCKS - 1)
     return np.stack([np.bincount(at, values, BLOCKS) for values in (totals, weights)], axis=1)
 
 
@@ -113,12 +127,19 @@ def _factor(blocks: int, wrong: float) -> float:
 
 
 def _variance(sums: Sums, mean: float) -> float:
-    """Return the variance of the total: that of blocks, or of several joined if that is larger."""
-    most = 0.0
+    """Return the variance of the total, by blocks: it is larger where a block is like the one before.
+
+    Few blocks show too little of that, so some is added; and blocks that are joined may show more of it.
+    """
+    used, off = int((sums[:, 1] > 0).sum()), sums[:, 0] - mean * sums[:, 1]
+    own = float(off @ off)
+    alike = float(off[1:] @ off[:-1]) / own if own else 0.0
+    alike = min(MOST_ALIKE, max(0.0, alike + (1.0 + 3.0 * alike) / used))
+    most = own * used / (used - 1) * (1.0 + alike) / (1.0 - alike)
     while (used := int((sums[:, 1] > 0).sum())) >= LEAST_BLOCKS:
-        off = sums[:, 0] - mean * sums[:, 1]
-        most = max(most, float(off @ off) * used / (used - 1))
         sums = sums[len(sums) % 2 :].reshape(-1, 2, 2).sum(axis=1)
+        off = sums[:, 0] - mean * sums[:, 1]
+        most = max(most, float(off @ off) * used / max(1, used - 2))
     return most
 
 

@@ -427,7 +427,7 @@ def report(
 
 
 def _outcome(one: SentRequest, deadline_s: float) -> Outcome:
-    """Say what became of a request, as the server counts it; its reply says whether it was refused or late."""
+    """Say what became of a request, as the server counts it; its reply says if it was refused or late."""
     if one.status == 200:
         return "in_time" if one.done_s - one.due_s <= deadline_s else "late"
     if one.status == TooLate.status and one.reply is not None:
