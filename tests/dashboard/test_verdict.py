@@ -14,7 +14,7 @@ from slimsched.serving.gateway.messages import Answer, WakeAt
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.telemetry.live_view import LiveView
-from slimsched.serving.telemetry.verdict import blocks_of, judge, worst
+from slimsched.serving.telemetry.verdict import judge, worst
 
 MEAN = StatedLimit("mean<=40ms", "", "mean", 0.04)
 P99 = StatedLimit("p99<=60ms", "", "p99", 0.06)
@@ -65,12 +65,6 @@ def test_too_few_answers_decide_nothing_and_it_is_said_how_many_are_missing() ->
         == "kept"
     )
     assert worst([nothing, few]) == "undecided"
-
-
-def test_blocks_are_joined_as_a_run_grows() -> None:
-    assert blocks_of(5.0) == (0.125, 0)
-    assert blocks_of(8.5) == (0.25, 1)
-    assert blocks_of(3600.0) == (64.0, 9)
 
 
 def test_a_limit_is_noted_when_it_is_broken_and_again_when_it_is_kept() -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from time import time
 
 import msgspec
-from msgspec.structs import replace
 
 from slimsched.dashboard.page import SCRIPTS, asset
 from slimsched.serving.api.http_requests import HttpResponse
@@ -22,9 +21,6 @@ log = logging.getLogger("slim.dashboard")
 PERIOD_S = 0.25
 HISTORY_FRAMES = 240
 """How many past frames a page gets when it opens: the last minute."""
-
-COARSE = ((20, 240), (240, 480))
-"""Of older times each so manieth frame is kept, so many of them: 20 minutes, and 8 hours."""
 
 ASSETS = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -55,8 +51,6 @@ class Dashboard:
         self._gateway, self._cluster = gateway, gateway.cluster
         self._now, self._phase, self._power_sources = now, phase, power_sources
         self._frames: deque[bytes] = deque(maxlen=HISTORY_FRAMES)
-        self._past = [deque[bytes](maxlen=kept) for _, kept in COARSE]
-        self._taken = 0
         self._newest, self._fresh = b"", asyncio.Event()
         self._trouble = ""
         self._is_watched = False
@@ -103,8 +97,7 @@ class Dashboard:
             self.view.energy_source = self._power_sources()
             now_s = self._now()
             self.view.began_unix_s = time() - now_s
-            taken = self.view.frame(now_s, self._phase())
-            frame = msgspec.json.encode(taken)
+            frame = msgspec.json.encode(self.view.frame(now_s, self._phase()))
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:
@@ -113,11 +106,6 @@ class Dashboard:
             return b"event: trouble\ndata: " + msgspec.json.encode(trouble) + b"\n\n"
         self._trouble = ""
         self._frames.append(frame)
-        for (every, _), past in zip(COARSE, self._past, strict=True):
-            if self._taken % every == 0:
-                bare = replace(taken, decisions=(), happenings=(), limits=(), run_limits=())
-                past.append(msgspec.json.encode(bare))
-        self._taken += 1
         return b"data: " + frame + b"\n\n"
 
     async def _solve_bounds(self, cluster: Cluster) -> None:
@@ -139,9 +127,7 @@ class Dashboard:
     async def _stream(self) -> AsyncIterator[bytes]:
         """Yield the last minute at once, then each new frame; a slow reader misses some."""
         self._is_watched = True
-        rings = b",".join(b"[" + b",".join(past) + b"]" for past in self._past)
         yield b"event: history\ndata: [" + b",".join(self._frames) + b"]\n\n"
-        yield b"event: past\ndata: [" + rings + b"]\n\n"
         while True:
             await self._fresh.wait()
             yield self._newest

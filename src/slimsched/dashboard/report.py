@@ -114,7 +114,7 @@ def model_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
-    value = row.get(key)
+    value = row.get(key, (row.get("ended") or {}).get(key))
     if value is None:
         return "–"
     half_interval = (row.get("ci95") or {}).get(key)

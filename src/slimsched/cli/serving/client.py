@@ -1,6 +1,7 @@
 """Commands that ask a running server: `slim client` classifies pictures, `slim load` measures under load."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -262,11 +263,9 @@ def _verdicts(server: ServerOptions) -> list[LimitVerdict]:
     """Ask the server whether its goal is kept; other servers have none."""
     from slimsched.serving.api.client.client import ServerRefusedError, UnreachableError
 
-    try:
-        with server.client("") as client:
-            return convert(client.goal().get("limits", []), list[LimitVerdict])
-    except (ServerRefusedError, UnreachableError):
-        return []
+    with suppress(ServerRefusedError, UnreachableError), server.client("") as client:
+        return convert(client.goal().get("limits", []), list[LimitVerdict])
+    return []
 
 
 def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
@@ -296,8 +295,8 @@ def _print_load(console: Console, report: "LoadReport", kind: str, load: Load) -
         f"{report.seconds:g} s: {report.offered_per_s:.1f} examples/s offered, "
         f"{report.answered_per_s:.1f} answered, {report.goodput_per_s:.1f} in time "
         f"({report.in_time_share:.1%})",
-        f"of {report.examples} offered: {report.in_time} in time, {report.late} late, "
-        f"{report.refused} refused, {report.failed} failed",
+        f"of {report.examples} offered: "
+        + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.ended.items()),
         f"outcomes by HTTP status: {outcomes}",
         f"latency from due time:   {_spread(report.latency)}",
         f"latency from send:       {_spread(report.latency_from_send)}",

@@ -30,7 +30,7 @@ function banner(frame) {
   put($("does"), unkept(frame) ? doing(frame) : "");
 }
 
-const offered = (frame) => frame.goodput_per_s + frame.late_per_s + frame.refused_per_s + frame.failed_per_s;
+const offered = (frame) => total(Object.values(frame.ended_per_s));
 const unkept = (frame) => broken(frame).length > 0 || frame.servers.some((s) => !s.up && given(s.since_s)) || offered(frame) - frame.goodput_per_s > NOTABLE * offered(frame);
 
 function reasons(frame) { // why the goal is broken, or requests are not answered in time: what is known to bind
@@ -55,14 +55,14 @@ function reasons(frame) { // why the goal is broken, or requests are not answere
 
 function doing(frame) { // what the server does about it, in words
   const ran = frame.names.map((name, n) => [name, frame.choices[n]]).filter(([, share]) => share >= NOTABLE).sort((a, b) => b[1] - a[1]).slice(0, 3);
-  const ends = ENDS.slice(1).map(([name, key]) => [name, frame[`${key}_per_s`] / (offered(frame) || 1)]).filter(([, share]) => share >= NOTABLE);
+  const ends = ENDS.slice(1).map(([name, key]) => [name, frame.ended_per_s[key] / (offered(frame) || 1)]).filter(([, share]) => share >= NOTABLE);
   const does = ran.length ? [`serves ${ran.map(([name, share]) => `${wholePercent(share)} at ${name}`).join(", ")}`] : [];
   const told = [...does, ...ends.map(([name, share]) => (name === "refused" ? `refuses ${wholePercent(share)}` : `${wholePercent(share)} ${name === "late" ? "come late" : "fail"}`))];
   return told.length ? `What it does: ${told.join("; ")}.` : "";
 }
 
 function load(frame) {
-  const all = offered(frame), shares = ENDS.map(([, key]) => (all ? frame[key === "in_time" ? "goodput_per_s" : `${key}_per_s`] / all : 0));
+  const all = offered(frame), shares = ENDS.map(([, key]) => (all ? frame.ended_per_s[key] / all : 0));
   bar($("outcomes"), shares, ENDS.map(([, , colour]) => colour));
   const says = ENDS.map(([name], n) => `${percent(shares[n])} ${name}`);
   $("outcomes").setAttribute("aria-label", says.join(", "));

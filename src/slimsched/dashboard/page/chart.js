@@ -7,7 +7,7 @@ const MARK_ROOM = 34; // a mark closer than this to the one before has no label
 const GOAL_ROOM = 26; // between the labels of two goals
 const CHARTS = [
   ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goals: (g) => [["p99", g.p99_ms / 1000], ["p95", g.p95_ms / 1000]] }],
-  ["Requests per second", shortNumber, [["offered", "var(--quiet)", (f) => f.arrival_per_s], ["refused", "var(--bad)", (f) => f.refused_per_s], ["late", "var(--warn)", (f) => f.late_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
+  ["Requests per second", shortNumber, [["offered", "var(--quiet)", (f) => f.arrival_per_s], ["refused", "var(--bad)", (f) => f.ended_per_s.refused], ["late", "var(--warn)", (f) => f.ended_per_s.late], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
   ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy], ["bound when sure", "var(--warn)", (f) => f.sure_bound_accuracy]], { floating: true, goals: (g) => [["", g.min_accuracy]] }],
   ["Distance from the fluid bound", percent, [["missing", "var(--bad)", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
   ["Answered in time, of what was offered", percent, [["share", "var(--good)", (f) => f.slo]], { most: 1 }],

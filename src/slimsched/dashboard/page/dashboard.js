@@ -2,10 +2,9 @@
 // Shows frames (telemetry/live_view.py), either live from the server's stream or from a recorded run.
 
 const KEPT_FRAMES = 240; // how many past frames the charts show
-const RINGS = [[20, 240], [240, 480]]; // of older times each so manieth frame is kept, so many (dashboard/live.py)
 const MACHINE_MS = 10000;
 const SILENT_MS = 4000; // without a frame for this time, the page says that its figures are old
-let frames = [], past = [], taken = 0, layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
+let frames = [], layout = null, charts = [], mode = "live", connection = null, lastNews = "", playing = null, lastMessageAt = 0;
 
 const TILES = [ // name, figure, how to write it, its id; for a goal: its limit in the figure's unit; shown only if limited
   ["median latency", (f) => f.latency_p50_s, millis, "p50"],
@@ -146,21 +145,8 @@ function receive(message) {
   lastMessageAt = Date.now();
   const data = JSON.parse(message.slice(message.indexOf("data: ") + 6));
   if (message.startsWith("event: trouble")) return trouble("no figures", `The server could not make a frame (${data}); see its log.`);
-  if (message.startsWith("event: past")) past = data;
-  else if (Array.isArray(data)) frames = data;
-  else {
-    frames = [...frames.slice(1 - KEPT_FRAMES), data];
-    RINGS.forEach(([every, kept], n) => { if (taken % every === 0) past[n] = [...(past[n] ?? []).slice(1 - kept), data]; });
-    taken += 1;
-  }
-  if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), spanned()));
-}
-
-function spanned() { // the frames of the span that is chosen: new ones fine, old ones coarse
-  const seconds = Number($("span").value);
-  if (seconds <= 60) return frames;
-  const from = frames.at(-1).at_s - seconds, fine = past.flat().filter(({ at_s }) => at_s >= from && at_s < frames[0].at_s);
-  return [...fine.sort((a, b) => a.at_s - b.at_s), ...frames.filter((_, n) => n % 20 === 19), frames.at(-1)];
+  frames = Array.isArray(data) ? data : [...frames.slice(1 - KEPT_FRAMES), data];
+  if (frames.length) requestAnimationFrame(() => mode === "live" && show(frames.at(-1), frames));
 }
 
 function checkSilence() { // a server that hangs does not close the connection
@@ -196,7 +182,7 @@ function replay(recorded) {
   frames = recorded;
   goalNow = null;
   $("scrub").hidden = false;
-  $("goal-open").hidden = $("machine").hidden = $("span-for").hidden = true;
+  $("goal-open").hidden = $("machine").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
   const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // the address can name a time: #at=3.5
@@ -249,7 +235,7 @@ setInterval(machine, MACHINE_MS);
 $("file").addEventListener("change", (event) => event.target.files[0] && open(event.target.files[0]));
 $("time").addEventListener("input", (event) => seek(Number(event.target.value)));
 $("play").addEventListener("click", play);
-$("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; $("span-for").hidden = false; follow(); });
+$("live").addEventListener("click", () => { if (playing) play(); mode = "live"; frames = []; $("scrub").hidden = $("live").hidden = true; follow(); });
 $("token-form").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("slim-token", $("token").value); follow(); });
 document.addEventListener("keydown", (event) => { if (event.key === " " && mode === "recorded" && ["BODY", "MAIN"].includes(event.target.tagName)) { event.preventDefault(); play(); } });
 const embedded = $("frames");

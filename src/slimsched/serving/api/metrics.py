@@ -11,7 +11,6 @@ from math import nan
 from time import time_ns
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -209,7 +208,7 @@ class Metrics:
         self._gateway, self._tally, self._frame = gateway, tally, frame
         self._waiting, self._log = waiting, log
         self._router, self._names = router, gateway.cluster.names
-        self._arrived = self._answered = self._in_time = 0
+        self._arrived = self._answered = 0
         self._expected_correct = 0.0
         self._goal_changes = 0
         self._drops: Counter[DropReason] = Counter()
@@ -277,7 +276,6 @@ class Metrics:
         models = self._gateway.cluster.models
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
-            self._in_time += count * (now_s <= request.deadline_s)
             model = models[request.model]
             if model.quality.is_measured:
                 self._expected_correct += count * model.expected_accuracy(request.path, request.trail)
@@ -308,7 +306,6 @@ class Metrics:
             ),
             *family("slim_images_arrived_total", "Examples accepted.", self._arrived),
             *family("slim_images_total", "Examples that ended, by outcome and reason.", ends),
-            *family("slim_images_in_time_total", "Examples answered by their deadline.", self._in_time),
             *family(
                 "slim_images_correct_expected_total",
                 "Expected correct answers: accuracy of the plans served, summed over answered examples.",
@@ -344,7 +341,7 @@ class Metrics:
             for over, limits in judged.items()
             for one in limits
         ]
-        ends = [({"outcome": name}, float(n)) for name, n in msgspec.structs.asdict(frame.outcomes).items()]
+        ends = [({"outcome": name}, float(count)) for name, count in frame.outcomes.items()]
         accuracy, bound, share = (
             nan if figure is None else figure
             for figure in (frame.accuracy, frame.bound_accuracy, frame.bound_share)
@@ -354,14 +351,6 @@ class Metrics:
         return [
             *family("slim_goal_limit_verdict", "1 for kept, 0 for undecided, -1 for broken.", verdicts),
             *family("slim_offered_images_total", "Examples offered that ended, by outcome.", ends),
-            *family(
-                "slim_arrival_rate_per_second", f"Examples offered per second {over}.", frame.arrival_per_s
-            ),
-            *family(
-                "slim_goodput_per_second",
-                f"Examples answered in time per second {over}.",
-                frame.goodput_per_s,
-            ),
             *family("slim_predicted_accuracy", f"Mean accuracy of the plans served {over}.", accuracy),
             *family("slim_bound_accuracy", "The fluid bound at the arrival rate, all servers up.", bound),
             *family("slim_bound_share", about_share, share),

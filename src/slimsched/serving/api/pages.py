@@ -41,7 +41,8 @@ from slimsched.serving.domain.profile import record_of
 from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
 from slimsched.serving.live.wire import HostModel
 from slimsched.serving.routers.guard import goal_of
-from slimsched.serving.telemetry.verdict import LimitVerdict, worst
+from slimsched.serving.telemetry.live_view import Frame
+from slimsched.serving.telemetry.verdict import worst
 
 if TYPE_CHECKING:
     from slimsched.serving.gateway.gateway import Gateway
@@ -135,10 +136,10 @@ class GoalControl:
         gateway: "Gateway",
         set_goal: Callable[[Goal], None],
         state: GoalState | None,
-        verdicts: Callable[[], Sequence[Sequence[LimitVerdict]]],
+        frame: Callable[[], Frame],
     ) -> None:
-        """`verdicts` judges each limit over the last minute, and since the goal was set."""
-        self._gateway, self._set, self._state, self._verdicts = gateway, set_goal, state, verdicts
+        """`frame` says how things stand now."""
+        self._gateway, self._set, self._state, self._frame = gateway, set_goal, state, frame
 
     def resume(self) -> str | None:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
@@ -161,8 +162,9 @@ class GoalControl:
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
-        recent, whole = self._verdicts()
-        return {**_shown(goal), **own, "verdict": worst(recent), "limits": recent, "run_limits": whole}
+        frame = self._frame()
+        judged = {"verdict": worst(frame.limits), "limits": frame.limits, "run_limits": frame.run_limits}
+        return {**_shown(goal), **own, **judged}
 
     def change(self, body: bytes | bytearray) -> dict[str, object]:
         """Set the goal that a request's body holds, and return it."""

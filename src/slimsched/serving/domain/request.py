@@ -83,6 +83,7 @@ class DropReason(StrEnum):
 
 
 Outcome = Literal["in_time", "late", "refused", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("in_time", "late", "refused", "failed")
 """What becomes of every request that is offered: together they are all of them, but those under way."""
 
 

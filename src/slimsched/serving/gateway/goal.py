@@ -370,6 +370,10 @@ _LIMITS: dict[str, tuple[str, dict[str, float], float, str]] = {
 """Name of a limit → its field of `Goal`, its units, the most that it may be, and what to give."""
 
 
+QUANTILES = {"p99": 0.99, "p95": 0.95}
+"""The limits on quantiles: this share of the answers must take no longer than the limit."""
+
+
 class LatencyLimit(NamedTuple):
     """A limit on one figure of latency: p99, p95 or mean."""
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slimsched.core.statistics import Fading, Spread
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request
-from slimsched.serving.gateway.goal import CostToGo, Goal, LatencyLimit
+from slimsched.serving.gateway.goal import QUANTILES, CostToGo, Goal, LatencyLimit
 from slimsched.serving.gateway.observation import Observation
 
 WINDOW_S = 2.0
@@ -26,8 +26,6 @@ LONGEST_STEP_S = 10.0
 
 TAIL_WINDOW_S = 1.0
 """The p99 covers this window and the one before, so that old latencies are soon forgotten."""
-
-QUANTILES = {"p99": 0.99, "p95": 0.95}
 
 
 class GoalMeter:

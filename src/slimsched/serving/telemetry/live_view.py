@@ -21,7 +21,7 @@ from slimsched.core.log import Log
 from slimsched.core.statistics import Spread
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY, GATEWAY_NAME, Cluster, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline, ModelsChanged, ServedModel, outlines
-from slimsched.serving.domain.request import Outcome, Request, alike, count_examples
+from slimsched.serving.domain.request import OUTCOMES, Outcome, Request, alike, count_examples
 from slimsched.serving.gateway.bounds import BoundCurve
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import Goal, format_goals
@@ -44,7 +44,7 @@ from slimsched.serving.gateway.stop_when_sure import DISTRUST, SURE
 from slimsched.serving.routers.autoscaler import LoadReported, Scale
 from slimsched.serving.routers.guard import goal_of
 from slimsched.serving.telemetry.stories import explain_route
-from slimsched.serving.telemetry.verdict import BLOCKS, FIRST_BLOCK_S, LimitVerdict, Word, contribution, judge
+from slimsched.serving.telemetry.verdict import BLOCKS, LimitVerdict, Word, judge
 
 # -- A frame: everything a dashboard shows at one moment, as one small JSON object.
 
@@ -78,24 +78,12 @@ class Decision(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Kind = Literal["down", "up", "goal", "verdict", "note"]
-
-
 class Happening(Struct, frozen=True, kw_only=True):
     """Something worth showing; charts mark servers that went down or came back, and changes of the goal."""
 
     at_s: float
     text: str
-    kind: Kind = "note"
-
-
-class Outcomes(Struct, frozen=True, kw_only=True):
-    """What became of requests: with those under way, these are all that were offered."""
-
-    in_time: int = 0
-    late: int = 0
-    refused: int = 0
-    failed: int = 0
+    kind: Literal["down", "up", "goal", "verdict", "note"] = "note"
 
 
 class RecentFigures(Struct, frozen=True, kw_only=True):
@@ -103,9 +91,7 @@ class RecentFigures(Struct, frozen=True, kw_only=True):
 
     arrival_per_s: float  # offered: those refused at the door are among them
     goodput_per_s: float  # answered in time
-    late_per_s: float
-    refused_per_s: float
-    failed_per_s: float
+    ended_per_s: dict[Outcome, float]
     latency_mean_s: float | None
     latency_p50_s: float | None
     latency_p95_s: float | None
@@ -127,7 +113,7 @@ class Frame(RecentFigures, frozen=True, kw_only=True):
     arrived: int  # offered
     answered: int
     dropped: int  # or refused at the door
-    outcomes: Outcomes
+    outcomes: dict[Outcome, int]  # with those under way, all that were offered
     began_unix_s: float | None = None  # by the wall clock, when at_s was 0
     waiting: tuple[int, ...]  # requests in the central queue, by their next stage
     finished_per_s: tuple[float, ...]  # examples that passed each stage
@@ -286,20 +272,18 @@ class Recent:
         """Forget everything older than the window, and return the figures over it."""
         self._forget(now_s - self._window_s)
         arrived, late, refused, failed, energy_j, answered, in_time, correct, latency_s = self._totals
-        ended, span_s = in_time + late + refused + failed, self.span_s(now_s)
+        ends, span_s = (in_time, late, refused, failed), self.span_s(now_s)
         p50_s, p95_s, p99_s = self._latency_s.quantiles(0.5, 0.95, 0.99) or (None, None, None)
         self.served_share = answered / max(answered + refused + failed, arrived) if answered else 0.0
         return RecentFigures(
             arrival_per_s=arrived / span_s,
             goodput_per_s=in_time / span_s,
-            late_per_s=late / span_s,
-            refused_per_s=refused / span_s,
-            failed_per_s=failed / span_s,
+            ended_per_s={one: n / span_s for one, n in zip(OUTCOMES, ends, strict=True)},
             latency_mean_s=latency_s / answered if answered else None,
             latency_p50_s=p50_s,
             latency_p95_s=p95_s,
             latency_p99_s=p99_s,
-            slo=in_time / ended if ended else None,
+            slo=in_time / sum(ends) if sum(ends) else None,
             accuracy=correct / answered if answered else None,
             energy_j=energy_j / answered if answered else None,
         )
@@ -309,6 +293,9 @@ class Recent:
 
 WINDOW_S, WINDOW_BLOCK_S = 60.0, 0.5
 """The window of verdicts on how things are now, and its blocks."""
+
+FIRST_BLOCK_S = 0.125
+"""The blocks of a run at its begin; they are joined in pairs when there are too many."""
 
 
 class _Blocks:
@@ -339,32 +326,28 @@ class Watch:
 
     def __init__(self, goal: Goal | None, cluster: Cluster, now_s: float) -> None:
         self._limits = [] if goal is None else goal.stated([model.name for model in cluster.active])
-        self._idle_w = sum(profile.idle_w for profile in cluster.profiles)
-        count = len(self._limits)
-        window = round(WINDOW_S / WINDOW_BLOCK_S)
+        self._idle_w, count = sum(one.idle_w for one in cluster.profiles), len(self._limits)
         self._blocks = (
-            _Blocks(count, window, WINDOW_BLOCK_S, now_s, doubles=False),
+            _Blocks(count, round(WINDOW_S / WINDOW_BLOCK_S), WINDOW_BLOCK_S, now_s, doubles=False),
             _Blocks(count, BLOCKS, FIRST_BLOCK_S, now_s, doubles=True),
         )
         self._sums = [[0.0, 0.0] for _ in self._limits]
         self._from_s, self._next_s = now_s, now_s + FIRST_BLOCK_S
+        rows = list(enumerate(self._limits))
+        self._energy = [row for row, limit in rows if limit.figure in ("energy", "power")]
+        self._answers = [row for row, limit in rows if limit.figure == "energy"]
         self._own = {
-            model.number: [
-                (row, limit)
-                for row, limit in enumerate(self._limits)
-                if limit.model in ("", model.name) and limit.figure not in ("energy", "power")
-            ]
+            model.number: [one for one in rows if one[1].model == model.name and one[0] not in self._energy]
             for model in cluster.active
         }
-        self._energy = [row for row, limit in enumerate(self._limits) if limit.figure in ("energy", "power")]
-        self._answers = [row for row, limit in enumerate(self._limits) if limit.figure == "energy"]
 
     def answered(self, now_s: float, model: int, count: int, latency_s: float, accuracy: float) -> None:
         """Count answers that are alike."""
         if self._limits and now_s >= self._next_s:
             self._settle(now_s)
         for row, limit in self._own.get(model, ()):
-            self._sums[row][0] += count * contribution(limit, latency_s, accuracy)
+            figures = {"accuracy": accuracy, "mean": latency_s}
+            self._sums[row][0] += count * figures.get(limit.figure, float(latency_s <= limit.value))
             self._sums[row][1] += count
         for row in self._answers:
             self._sums[row][1] += count
@@ -378,14 +361,13 @@ class Watch:
 
     def verdicts(self, now_s: float) -> tuple[tuple[LimitVerdict, ...], tuple[LimitVerdict, ...]]:
         """Judge each limit over the last minute, and since the goal was set."""
-        if not self._limits:
-            return (), ()
-        self._settle(now_s)
-        recent, whole = (
-            tuple(judge(limit, one.sums[:, row], one.doublings) for row, limit in enumerate(self._limits))
-            for one in self._blocks
+        if self._limits:
+            self._settle(now_s)
+        each, (recent, whole) = list(enumerate(self._limits)), self._blocks
+        return (
+            tuple(judge(limit, recent.sums[:, row]) for row, limit in each),
+            tuple(judge(limit, whole.sums[:, row], whole.doublings) for row, limit in each),
         )
-        return recent, whole
 
     def _settle(self, now_s: float) -> None:
         """Put the sums of the last moments into their blocks; power counts for each second that passed."""
@@ -445,9 +427,8 @@ class LiveView:
         self._distrusted: set[int] = set()  # models whose confidence is not relied on
         self._fell: set[int] = set()  # servers that have been down
         self._arrived = self._answered = self._dropped = 0
-        self._outcomes: Counter[str] = Counter()
-        self._decided: dict[str, Word] = {}  # what was last said of each limit
-        self._watch = Watch(goal_of(gateway.router), cluster, 0.0)
+        self._outcomes: Counter[Outcome] = Counter()
+        self._follow_goal(0.0)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Process one entry of the log."""
@@ -484,7 +465,7 @@ class LiveView:
             arrived=self._arrived,
             answered=self._answered,
             dropped=self._dropped,
-            outcomes=Outcomes(**self._outcomes),
+            outcomes={outcome: self._outcomes[outcome] for outcome in OUTCOMES},
             began_unix_s=self.began_unix_s,
             waiting=tuple(there[GATEWAY]),
             finished_per_s=tuple(sum(counts) / span_s for counts in by_stage),
@@ -521,11 +502,7 @@ class LiveView:
             counts[place][self._stages.stage(model, segment)] += requests  # the gateway's number is -1
         return counts
 
-    def verdicts(self, now_s: float) -> tuple[tuple[LimitVerdict, ...], tuple[LimitVerdict, ...]]:
-        """Judge each limit of the goal over the last minute, and since it was set."""
-        return self._watch.verdicts(now_s)
-
-    def _note(self, now_s: float, text: str, kind: Kind = "note") -> None:
+    def _note(self, now_s: float, text: str, kind: Any = "note") -> None:
         """Keep something worth showing."""
         kept = self._happenings.setdefault(kind, deque(maxlen=HAPPENINGS))
         kept.append(Happening(at_s=now_s, text=text, kind=kind))
@@ -544,7 +521,7 @@ class LiveView:
     def _follow_goal(self, now_s: float) -> None:
         """Judge by the goal as it is now, from now on."""
         self._watch = Watch(goal_of(self._gateway.router), self._gateway.cluster, now_s)
-        self._decided.clear()
+        self._decided: dict[str, Word] = {}  # what was last said of each limit
 
     def _note_event(self, now_s: float, event: Struct) -> None:
         if isinstance(event, RequestsArrived):

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import DropReason, Request, count_examples, each_example
-from slimsched.serving.gateway.goal import Goal, StatedLimit
+from slimsched.serving.domain.request import (
+    OUTCOMES,
+    DropReason,
+    Outcome,
+    Request,
+    alike,
+    count_examples,
+    each_example,
+)
 from slimsched.serving.gateway.messages import (
     Answer,
     Drop,
@@ -22,8 +29,8 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
-from slimsched.serving.telemetry.live_view import Frame
-from slimsched.serving.telemetry.verdict import BLOCKS, SHARES, LimitVerdict, blocks_of, in_blocks, judge
+from slimsched.serving.telemetry.live_view import Frame, Watch
+from slimsched.serving.telemetry.verdict import LimitVerdict
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 
@@ -62,9 +69,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     completed: int
     goodput_per_s: float  # answers in time
     slo_attainment: float  # answers in time, as a share of arrivals: of all that were offered
-    late: int = 0  # answered after the deadline, or dropped then
-    refused: int = 0
-    failed: int = 0
+    ended: dict[Outcome, int] = {}  # by what became of them: in time, late, refused or failed
     verdicts: tuple[LimitVerdict, ...] = ()  # on the goal of this row, in the order in which limits yield
     dropped: int
     drops: dict[str, int]  # by reason
@@ -126,14 +131,18 @@ class Meter:
 
     def __init__(self, models: Sequence[ServedModel], *, from_s: float = 0.0) -> None:
         self._models = models
+        self.watch: Watch | None = None
+        """What judges the limits of a goal, if the run has one."""
+        self._now_s = 0.0
         self._from_s = from_s
         self._on_its_way = 0  # requests under way when counting began
         self._arrived = 0
         self._arrived_of = [0] * len(models)  # arrivals of each model, where there are several
         self._drops: Counter[DropReason] = Counter()
         self._answers: list[tuple[int, int, int, int, float, float, float, bool]] = []  # as ANSWER says
-        self._energy_j: list[tuple[float, float]] = []  # when each batch ended, and what it drew above idle
+        self._active_j = 0.0
         self._busy_s = 0.0
+        self._batches = 0
         self._batched = 0
         self._samples: dict[float, list[tuple[float, float]]] = {}
 
@@ -144,6 +153,7 @@ class Meter:
         if now_s < self._from_s:
             self._warm_up(event, commands)
             return
+        self._now_s = now_s
         if isinstance(event, RequestsArrived):
             self.count_arrivals(event.requests)
         elif isinstance(event, SegmentFinished):
@@ -167,8 +177,11 @@ class Meter:
     def count_batch(self, event: SegmentFinished) -> None:
         """Count a batch, unless it ended during the warm-up."""
         if event.finished_s >= self._from_s:
-            self._energy_j.append((event.finished_s, event.energy_j))
+            self._active_j += event.energy_j
+            if self.watch is not None:
+                self.watch.drew(self._now_s, event.energy_j)
             self._busy_s += event.busy_s
+            self._batches += 1
             self._batched += event.size
 
     def _warm_up(self, event: Struct, commands: Sequence[Struct]) -> None:
@@ -180,6 +193,10 @@ class Meter:
                 self._on_its_way -= count_examples(command.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
+        for one, count in alike(requests) if self.watch is not None else ():
+            assert self.watch is not None
+            accuracy = self._models[one.model].expected_accuracy(one.path, one.trail)
+            self.watch.answered(now_s, one.model, count, now_s - one.arrival_s, accuracy)
         for request in each_example(requests):
             plan = self._models[request.model].tree.index[request.path]
             judged = request.trail is not None and request.trail.sure >= 0.0
@@ -207,22 +224,14 @@ class Meter:
         wall_s: float,
         idle_w: float,
         energy_source: str,
-        goal: Goal | None = None,
-        begin_s: float = 0.0,
     ) -> Summary:
-        """Return the figures of the run so far, and whether it kept a goal from `begin_s` on."""
+        """Return the figures of the run so far."""
         rows = np.array(self._answers, dtype=ANSWER)
         latency = rows["answered_s"] - rows["arrival_s"]
         completed, arrived, sd_s = len(rows), self._arrived, float(latency.std()) if len(rows) else nan
         priors, correct = self._correct(rows)
-        on_time = int((rows["answered_s"] <= rows["deadline_s"]).sum())
-        dropped, samples = sum(self._drops.values()), self._samples.values()  # a sample is of all servers
-        gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
-        mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
-        active_j = sum(energy_j for _, energy_j in self._energy_j)
-        ends = Counter({"late": completed - on_time})
-        for reason, count in self._drops.items():
-            ends[reason.outcome] += count
+        gpu_var, gpu_var_sd, mean_w = self._sensed()
+        ended, dropped = self._ended(rows), sum(self._drops.values())
         duplicates = completed - len(np.unique(rows["id"]))
         return Summary(
             router=router,
@@ -235,22 +244,18 @@ class Meter:
             latency_p99_s=_percentile(latency, 99),
             energy_paper_j=mean_w * _mean(latency),
             energy_paper_sd_j=mean_w * sd_s,
-            energy_j_per_request=active_j / completed if completed else nan,
+            energy_j_per_request=self._active_j / completed if completed else nan,
             energy_idle_j=idle_w * seconds,
             energy_source=energy_source,
-            gpu_var=_mean(gpu_var),
-            gpu_var_sd=float(gpu_var.std()) if len(gpu_var) else nan,
+            gpu_var=gpu_var,
+            gpu_var_sd=gpu_var_sd,
             power_mean_w=mean_w,
             arrived=arrived,
             completed=completed,
-            goodput_per_s=on_time / seconds,
-            slo_attainment=on_time / arrived if arrived else nan,
-            late=ends["late"],
-            refused=ends["refused"],
-            failed=ends["failed"],
-            verdicts=()
-            if goal is None
-            else self._verdicts(goal, rows, priors, idle_w, begin_s or self._from_s, seconds),
+            goodput_per_s=ended["in_time"] / seconds,
+            slo_attainment=ended["in_time"] / arrived if arrived else nan,
+            ended=ended,
+            verdicts=() if self.watch is None else self.watch.verdicts(self._now_s)[1],
             dropped=dropped,
             drops={str(reason): count for reason, count in self._drops.items()},
             unfinished=in_system,
@@ -259,7 +264,7 @@ class Meter:
             choices=self._choice_shares(rows),
             models=self._by_model(rows, latency, priors, correct),
             device_s_per_request=self._busy_s / completed if completed else nan,
-            batch_mean=self._batched / len(self._energy_j) if self._energy_j else nan,
+            batch_mean=self._batched / self._batches if self._batches else nan,
             seconds=seconds,
             bound_accuracy=bound_accuracy,
             bound_share=self._bound_share(rows, priors, bound_accuracy),
@@ -269,35 +274,20 @@ class Meter:
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
 
-    def _verdicts(
-        self,
-        goal: Goal,
-        rows: NDArray[np.void],
-        priors: Values,
-        idle_w: float,
-        begin_s: float,
-        seconds: float,
-    ) -> tuple[LimitVerdict, ...]:
-        """Judge each limit of a goal over the whole run."""
-        numbers = {model.name: model.number for model in self._models}
-        drawn = np.array(self._energy_j or np.zeros((0, 2)))
-        answered_s, passed_s = rows["answered_s"] - begin_s, np.full(BLOCKS, blocks_of(seconds)[0])
-        passed_s = np.minimum(passed_s, seconds - passed_s * np.arange(BLOCKS)).clip(0.0)  # of each block
+    def _sensed(self) -> tuple[float, float, float]:
+        """Return the variance of utilization across servers and its deviation, and the mean power."""
+        samples = self._samples.values()  # a sample is of all servers
+        gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
+        mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
+        return _mean(gpu_var), float(gpu_var.std()) if len(gpu_var) else nan, mean_w
 
-        def sums(limit: StatedLimit) -> Values:
-            if limit.figure in ("energy", "power"):
-                drew = in_blocks(drawn[:, 0] - begin_s, seconds, drawn[:, 1], 0 * drawn[:, 1])
-                given = in_blocks(answered_s, seconds, 0 * priors, 1 + 0 * priors)
-                idle = np.stack([idle_w * passed_s, passed_s], axis=1)
-                return drew + (given if limit.figure == "energy" else idle)
-            its = rows["model"] == numbers[limit.model] if limit.model else np.ones(len(rows), bool)
-            latency_s = (rows["answered_s"] - rows["arrival_s"])[its]
-            values = priors[its] if limit.figure == "accuracy" else latency_s
-            values = values <= limit.value if limit.figure in SHARES else values
-            return in_blocks(answered_s[its], seconds, values, np.ones(len(values)))
-
-        doublings = blocks_of(seconds)[1]
-        return tuple(judge(limit, sums(limit), doublings) for limit in goal.stated(list(numbers)))
+    def _ended(self, rows: NDArray[np.void]) -> dict[Outcome, int]:
+        """Count requests by what became of them."""
+        ended, in_time = dict.fromkeys(OUTCOMES, 0), int((rows["answered_s"] <= rows["deadline_s"]).sum())
+        ended["in_time"], ended["late"] = in_time, len(rows) - in_time
+        for reason, count in self._drops.items():
+            ended[reason.outcome] += count
+        return ended
 
     def _correct(self, rows: NDArray[np.void]) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown).

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from slimsched.serving.gateway.goal import StatedLimit
+from slimsched.serving.gateway.goal import QUANTILES, StatedLimit
 
 WRONG = 0.05
 """How often an interval may miss the true figure, at whatever time one looks."""
@@ -23,20 +23,11 @@ WRONG = 0.05
 BLOCKS, LEAST_BLOCKS = 64, 16
 """Into how many blocks of time a run is divided at most, and how many with answers a verdict needs."""
 
-FIRST_BLOCK_S = 0.125
-"""The blocks of a run at its begin; they are joined in pairs when there are too many."""
-
 MOST_ALIKE = 0.9
 """The most that a block counts as like the one before."""
 
 MIXED = 0.25
 """Variance of the mixture per block: the interval is narrowest at about 32 blocks."""
-
-SHARES = {"p99": 0.99, "p95": 0.95}
-"""The limits on quantiles: this share of the answers must take no longer than the limit."""
-
-FORESEEN = 100.0
-"""Answers that are missing are told up to this many times those that are there."""
 
 FLOATS = 1e-9
 """Sums of equal numbers differ by this share at most."""
@@ -45,7 +36,7 @@ Word = Literal["kept", "broken", "undecided"]
 Sums = NDArray[np.float64]
 
 
-class LimitVerdict(Struct, frozen=True, kw_only=True):
+class LimitVerdict(Struct, frozen=True):
     """A limit as a user writes it, whether it is kept, and the figure with its interval.
 
     The figure of a quantile is the share of answers within its time. `missing` is how many more answers
@@ -62,33 +53,26 @@ class LimitVerdict(Struct, frozen=True, kw_only=True):
     says: str
 
 
-def contribution(limit: StatedLimit, latency_s: float, accuracy: float) -> float:
-    """Return what one answer adds to the total of a limit on accuracy or latency."""
-    if limit.figure == "accuracy":
-        return accuracy
-    return latency_s if limit.figure == "mean" else float(latency_s <= limit.value)
-
-
 def judge(limit: StatedLimit, sums: Sums, doublings: int = 0) -> LimitVerdict:
     """Judge one limit by its blocks, (blocks, 2): totals and weights.
 
     `doublings` is how often blocks were joined in pairs before: each such time shares the chance to be wrong.
     """
     total, weight = sums.sum(axis=0).tolist()
-    used, asked = int((sums[:, 1] > 0).sum()), SHARES.get(limit.figure, limit.value)
+    used, asked = int((sums[:, 1] > 0).sum()), QUANTILES.get(limit.figure, limit.value)
     if used < LEAST_BLOCKS:
         missing = max(1, ceil(weight * (LEAST_BLOCKS / max(1, used) - 1.0))) if weight else LEAST_BLOCKS
         figure = total / weight if weight else None
         return _verdict(limit, "undecided", (figure, None, None), weight, missing)
     figure, factor = total / weight, _factor(used, WRONG / ((doublings + 1) * (doublings + 2)))
     variance = _variance(sums, figure)
-    if limit.figure in SHARES:
+    if limit.figure in QUANTILES:
         alike = variance / (weight * figure * (1.0 - figure)) if 0.0 < figure < 1.0 else 1.0
         low, high = _share_interval(figure, weight / max(1.0, alike), factor)
     else:
         half = factor * sqrt(variance) / weight
         low, high = figure - half, figure + half
-    hair, floor = FLOATS * asked, limit.figure in SHARES or limit.figure == "accuracy"
+    hair, floor = FLOATS * asked, limit.figure in QUANTILES or limit.figure == "accuracy"
     is_kept = low >= asked - hair if floor else high <= asked + hair
     is_broken = high < asked - hair if floor else low > asked + hair
     word: Word = "kept" if is_kept else "broken" if is_broken else "undecided"
@@ -96,22 +80,8 @@ def judge(limit: StatedLimit, sums: Sums, doublings: int = 0) -> LimitVerdict:
     if word == "undecided" and figure != asked:
         half = figure - low if figure > asked else high - figure
         more = weight * ((half / (figure - asked)) ** 2 - 1.0)
-        missing = max(1, ceil(more)) if more < FORESEEN * weight else None
+        missing = max(1, ceil(more)) if more < 100.0 * weight else None
     return _verdict(limit, word, (figure, low, high), weight, missing)
-
-
-def blocks_of(seconds: float) -> tuple[float, int]:
-    """Return the length of a run's blocks, and how often the first ones were joined in pairs for it."""
-    block_s, doublings = FIRST_BLOCK_S, 0
-    while seconds > BLOCKS * block_s:
-        block_s, doublings = 2.0 * block_s, doublings + 1
-    return block_s, doublings
-
-
-def in_blocks(after_s: Sums, seconds: float, totals: Sums, weights: Sums) -> Sums:
-    """Sum what happened at some times of a run in its blocks."""
-    at = (after_s / blocks_of(seconds)[0]).astype(int).clip(0, BLOCKS - 1)
-    return np.stack([np.bincount(at, values, BLOCKS) for values in (totals, weights)], axis=1)
 
 
 def worst(verdicts: Sequence[LimitVerdict]) -> Word:
@@ -173,20 +143,11 @@ def _verdict(
     says = "no answer yet" if figure is None else _written(limit, figure)
     if low is not None and high is not None:
         says += f" ({_written(limit, low, unit=False)} to {_written(limit, high)})"
-    if limit.figure in SHARES and figure is not None:
-        says += f" within {1e3 * limit.value:g} ms, {100 * SHARES[limit.figure]:g} % asked"
+    if limit.figure in QUANTILES and figure is not None:
+        says += f" within {1e3 * limit.value:g} ms, {100 * QUANTILES[limit.figure]:g} % asked"
     if word == "undecided" and figure is not None:
         says += f", about {missing:,} more {unit} decide" if missing else ", too close to tell"
-    return LimitVerdict(
-        limit=limit.text,
-        word=word,
-        figure=figure,
-        low=low,
-        high=high,
-        answers=round(weight),
-        missing=missing,
-        says=says,
-    )
+    return LimitVerdict(limit.text, word, figure, low, high, round(weight), missing, says)
 
 
 def _written(limit: StatedLimit, value: float, *, unit: bool = True) -> str:

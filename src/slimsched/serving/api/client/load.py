@@ -32,7 +32,7 @@ from slimsched.serving.api.client.client import (
     write_request,
 )
 from slimsched.serving.api.limits import TooLate, TooMany, Unavailable
-from slimsched.serving.domain.request import DropReason, Outcome
+from slimsched.serving.domain.request import OUTCOMES, DropReason, Outcome
 from slimsched.serving.telemetry.verdict import LimitVerdict
 from slimsched.serving.workload.load import Load
 
@@ -358,10 +358,7 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     goodput_per_s: float
     correct_in_time_per_s: float | None
     in_time_share: float
-    in_time: int  # examples; with those late, refused and failed they are all that were offered
-    late: int
-    refused: int
-    failed: int
+    ended: dict[Outcome, int]  # examples: together all that were offered
     outcomes: dict[str, int]
     refusals: dict[str, int]
     latency: Latency
@@ -387,9 +384,9 @@ def report(
     answered = [one for one in sent if one.status == 200]
     answers = [read(one.reply) for one in answered if one.reply is not None]
     examples = sum(len(one.examples) for one in sent)
-    ends: Counter[str] = Counter()
+    ended = dict.fromkeys(OUTCOMES, 0)
     for one in sent:
-        ends[_outcome(one, deadline_s)] += len(one.examples)
+        ended[_outcome(one, deadline_s)] += len(one.examples)
     took_s = np.array([one.done_s - one.due_s for one in answered])
     count = np.array([len(one.examples) for one in answered])
     in_time = took_s <= deadline_s
@@ -409,10 +406,7 @@ def report(
         goodput_per_s=float(count[in_time].sum()) / seconds,
         correct_in_time_per_s=None if correct is None else float(correct[in_time].sum()) / seconds,
         in_time_share=float(count[in_time].sum()) / examples if examples else nan,
-        in_time=ends["in_time"],
-        late=ends["late"],
-        refused=ends["refused"],
-        failed=ends["failed"],
+        ended=ended,
         outcomes=dict(Counter(_NAMES.get(one.status, str(one.status)) for one in sent)),
         refusals=_refusals(sent),
         latency=summarize_s(took_s),
