@@ -20,7 +20,7 @@ EXPECTED = {"400", "401", "net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RE
 """Console errors that a test causes on purpose: a refusal, or a server that it stopped."""
 
 
-VERDICTS = "[...document.querySelectorAll('#goal-form .chip:not([hidden])')].map(e => e.textContent)"
+VERDICTS = "[...document.querySelectorAll('#limits .chip')].map(e => e.textContent)"
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +71,9 @@ def test_a_goal_set_in_the_page_changes_the_choices_served(
 
     running = own_server("--goal", "max accuracy")
     browser.get(f"http://{running.http}/")
-    until(browser, "!document.getElementById('goal-form').hidden")
-    assert text(browser, "goal-says") == "Now: max accuracy"
+    until(browser, "document.getElementById('goal-says').textContent === 'Now: max accuracy'")
+    until(browser, "!document.getElementById('banner').hidden")
+    browser.find_element("id", "goal-open").click()
     widths = "[...document.querySelectorAll('#decisions tr')].map(row => Number(row.children[3].textContent))"
     with load_on(running.http):
         until(browser, f"{widths}.length === 8 && {widths}.some(width => width === 1)")
@@ -89,9 +90,9 @@ def test_a_goal_set_in_the_page_changes_the_choices_served(
         assert sticking_out(browser) == []
         keep("goal")
         set_goal(browser, mean="0.1")
-        until(browser, f"{VERDICTS}.join() === '{','.join(['kept'] * 5)},not kept'")
-        until(browser, f"{said}.includes('mean<=0.1ms is not kept now')")
-        assert "goal at most 0.1 ms: missed" in text(browser, "tiles")
+        until(browser, f"{VERDICTS}.join() === '{','.join(['kept'] * 5)},broken'")
+        until(browser, f"{said}.includes('mean<=0.1ms is broken')")
+        assert "goal at most 0.1 ms: broken" in text(browser, "tiles")
         screen(browser, 390, 844)
         assert sticking_out(browser) == [], "nothing sticks out on a phone"
         keep("goal-phone")
@@ -120,12 +121,14 @@ def test_the_page_works_with_the_keyboard_alone(served: Served, browser: Any) ->
         )
 
     browser.get(f"http://{served.http}/")
-    until(browser, "!document.getElementById('goal-form').hidden")
+    until(browser, "!document.getElementById('banner').hidden")
     assert press(Keys.TAB) == "skip", "the first stop leads past the head of the page"
     assert press(Keys.ENTER) == "main"
-    stops = [press(Keys.TAB) for _ in range(9)]
+    assert press(Keys.TAB) == "goal-open"
+    press(Keys.ENTER)
     fields = ["objective", "accuracy", "energy", "power", "p99", "p95", "mean"]
-    assert stops == [*(f"goal-{name}" for name in fields), "main", "scroll"]
+    first = str(browser.execute_script("return document.activeElement.id"))
+    assert [first, *(press(Keys.TAB) for _ in fields[1:])] == [f"goal-{name}" for name in fields]
     browser.find_element("id", "goal-p99").send_keys(Keys.ENTER)
     until(browser, "performance.getEntriesByName(new URL('v2/goal', location).href).length >= 2")
     pictures = "[...document.querySelectorAll('svg:not([aria-hidden]), .bar, input, select')]"
@@ -243,27 +246,24 @@ def test_several_models_stand_side_by_side(
 
 
 def check_form_of_several_models(browser: Any) -> None:
-    """Check that the form shows and sets the goal of each model, and whether its own limits are kept."""
+    """Check that the form shows and sets the goal of each model."""
     said = browser.execute_script("""
       goalNow = { goal: 'accuracy>=75, power<=400W, max accuracy', objective: 'accuracy',
         min_accuracy: 0.75, power_w: 400,
         models: { sorter: { goal: 'accuracy>=60, min energy', objective: 'energy', min_accuracy: 0.6 } } };
-      const models = ['slimresnet', 'sorter'], limits = [{ text: 'slimresnet: accuracy>=75', kept: true },
-        { text: 'sorter: accuracy>=60', kept: false }, { text: 'power<=400W', kept: true }];
-      offerModels(models);
+      offerModels(['slimresnet', 'sorter']);
       const look = (model) => {
         $('goal-model').value = model;
         fillGoalForm();
-        showLimits({ models, limits });
-        return [goalInForm(), $('goal-accuracy-says').textContent, $('goal-drop').hidden];
+        return [goalInForm(), $('goal-drop').hidden];
       };
       const found = [look(''), look('sorter')];
       goalNow = null;
       return found;
     """)
     assert said == [
-        [{"goal": "accuracy>=75, power<=400W, max accuracy", "model": None}, "kept", True],
-        [{"goal": "accuracy>=60, min energy", "model": "sorter"}, "not kept", False],
+        [{"goal": "accuracy>=75, power<=400W, max accuracy", "model": None}, True],
+        [{"goal": "accuracy>=60, min energy", "model": "sorter"}, False],
     ]
 
 

@@ -4,19 +4,23 @@ from msgspec.structs import replace
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME, Fault, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline
+from slimsched.serving.domain.request import DropReason, Request
 from slimsched.serving.gateway.bounds import BoundCurve, fluid_optimum
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.goal import parse_goal
 from slimsched.serving.gateway.messages import (
+    Answer,
+    Drop,
     GoalChanged,
+    RequestsArrived,
+    RequestsRefused,
     ServerDown,
     ServerGivenUp,
     ServerUp,
     TelemetryReceived,
+    WakeAt,
 )
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.goal import GoalRouter
-from slimsched.serving.routers.guard import GuardedRouter
 from slimsched.serving.routers.registry import make_router
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
@@ -90,19 +94,31 @@ def test_a_change_of_the_goal_is_noted_with_its_words() -> None:
     assert (happening.at_s, happening.kind, happening.text) == (2.5, "goal", text)
 
 
-def test_a_limit_that_yields_is_shown_and_noted_until_it_is_kept_again() -> None:
-    cluster = load_scenario("paper").cluster
-    router = make_router("goal", cluster, 0, parse_goal("accuracy>=75, p99<=60ms"))
-    assert isinstance(router, GuardedRouter)
-    assert isinstance(router.router, GoalRouter)
-    (model,) = router.router.active
-    view = view_of("paper", router)
-    for at_s, is_kept in ((1.0, True), (2.0, False), (3.0, False), (4.0, True)):
-        model.yielding = () if is_kept else ("accuracy>=75",)
-        frame = view.frame(at_s)
-        assert [limit.kept for limit in frame.limits] == [is_kept, True]
-    noted = [(one.at_s, one.text) for one in frame.happenings]
-    assert noted == [(2.0, "accuracy>=75 is not kept now"), (4.0, "accuracy>=75 is kept again")]
+def test_one_verdict_is_said_of_a_limit_in_a_frame_and_in_the_summary() -> None:
+    scenario = load_scenario("paper", goal="accuracy>=81, p99<=500ms")
+    scenario = scenario.with_load(rate_per_s=14_000.0, seconds=2.5, warmup_s=0.0)
+    trace = simulate(scenario, "goal", record=True)
+    first, last = trace.frames[0], trace.frames[-1]
+    assert [one.word for one in first.limits] == ["undecided"] * 2, "too few answers"
+    words = ["broken", "kept"]
+    assert [one.word for one in last.run_limits] == [one.word for one in trace.summary.verdicts] == words
+
+
+def test_all_that_was_offered_adds_up() -> None:
+    view = view_of("paper")
+    view.observe(1.0, GATEWAY_NAME, RequestsRefused(counts=(30,)), [])
+    ends = tuple(Request(id=n, arrival_s=1.0, deadline_s=2.0) for n in range(4))
+    view.observe(1.0, GATEWAY_NAME, RequestsArrived(requests=ends), [])
+    for at_s, one in ((1.5, ends[:1]), (2.5, ends[1:2])):
+        done = tuple(replace(request, path=(0, 0, 0, 0)) for request in one)
+        view.observe(at_s, GATEWAY_NAME, WakeAt(at_s=at_s), [Answer(requests=done)])
+    for number, why in ((2, DropReason.DEADLINE_PASSED), (3, DropReason.EXECUTION_FAILED)):
+        drop = Drop(requests=ends[number : number + 1], reason=why)
+        view.observe(2.5, GATEWAY_NAME, WakeAt(at_s=2.5), [drop])
+    frame = view.frame(3.0)
+    assert frame.outcomes == {"in_time": 1, "late": 2, "refused": 30, "failed": 1}
+    assert frame.arrived == 34
+    assert frame.slo == 1 / 34, "what was refused is not in time"
 
 
 def test_a_server_is_called_one_whatever_its_name() -> None:

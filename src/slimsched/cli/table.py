@@ -14,7 +14,8 @@ from slimsched.serving.gateway.goal import YIELDING, Goal
 from slimsched.serving.routers.registry import split_goal
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.run import Compared
-from slimsched.serving.telemetry.meter import Summary, missed
+from slimsched.serving.telemetry.meter import Summary
+from slimsched.serving.telemetry.verdict import worst
 
 # -- Caveats: what a reader must know before trusting the figures of a run.
 
@@ -89,7 +90,7 @@ def print_runs(
         console.print("± is half the 95 % interval over seeds.")
     for one, its in zip(runs, goals, strict=True):
         if its is not None and len(one.runs) == 1:
-            _print_missed(console, one.summary, its)
+            _print_verdicts(console, one.runs[0])
     for note in notes:
         console.print(note)
     for caveat in _caveats(runs):
@@ -148,20 +149,17 @@ def _kept(goal: Goal | None, runs: Sequence[Summary]) -> str:
     """Say whether the goal was kept; over several seeds, in how many runs."""
     if goal is None:
         return "–"
-    kept = sum(not missed(goal, run) for run in runs)
-    if len(runs) > 1 and 0 < kept < len(runs):
-        return f"{kept} of {len(runs)}"
-    return "yes" if kept else "no"
+    words = [worst(run.verdicts) if run.verdicts else "kept" for run in runs]
+    kept = words.count("kept")
+    return f"{kept} of {len(runs)}" if len(set(words)) > 1 else words[0]
 
 
-def _print_missed(console: Console, row: Summary, goal: Goal) -> None:
-    """Name the limits that yielded, and the order in which they do."""
-    if checks := missed(goal, row):
-        ones = ", ".join(
-            f"{check.clause}{f' for {check.model}' if check.model else ''} (reached {check.reached})"
-            for check in checks
-        )
-        console.print(f"{row.router} missed {ones}. Limits yield in this order: {YIELDING}.", markup=False)
+def _print_verdicts(console: Console, row: Summary) -> None:
+    """Say of each limit whether it was kept, and the order in which limits yield if one was not."""
+    for one in row.verdicts:
+        console.print(f"{row.router}: {one.limit} {one.word}: {one.says}", markup=False)
+    if any(one.word == "broken" for one in row.verdicts):
+        console.print(f"Limits yield in this order: {YIELDING}.", markup=False)
 
 
 def _figure(

@@ -5,6 +5,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from time import time
 
 import msgspec
 
@@ -94,7 +95,9 @@ class Dashboard:
         """Return the next message: a frame, or why there is none. A failure is logged when it starts."""
         try:
             self.view.energy_source = self._power_sources()
-            frame = msgspec.json.encode(self.view.frame(self._now(), self._phase()))
+            now_s = self._now()
+            self.view.began_unix_s = time() - now_s
+            frame = msgspec.json.encode(self.view.frame(now_s, self._phase()))
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:

@@ -44,10 +44,11 @@ REQUEST_COLUMNS: Sequence[Column] = (
     ("in time", "slo_attainment", _percent),
     ("goodput /s", "goodput_per_s", _count),
     ("J/request", "energy_j_per_request", lambda value: f"{value:.4f}"),
-    ("arrived", "arrived", _count),
+    ("offered", "arrived", _count),
     ("answered", "completed", _count),
-    ("dropped", "dropped", _count),
-    ("lost", "lost", _count),
+    ("late", "late", _count),
+    ("refused", "refused", _count),
+    ("failed", "failed", _count),
 )
 MODEL_COLUMNS: Sequence[Column] = (
     ("answered", "completed", _count),
@@ -113,7 +114,7 @@ def model_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def _cell(row: Row, key: str, write: Callable[[float], str]) -> str:
-    value = row.get(key)
+    value = row.get(key, (row.get("ended") or {}).get(key))
     if value is None:
         return "–"
     half_interval = (row.get("ci95") or {}).get(key)
@@ -149,6 +150,7 @@ def page(run: Run, pictures: list[Picture]) -> str:
         about.title,
         made_by,
         [
+            _goal(run),
             section("figures", "Figures", figures + JOB_NOTES * jobs),
             _models(run),
             *map(figure, pictures),
@@ -206,6 +208,17 @@ def _sources(run: Run) -> str:
     """Say whether energy was measured or modelled."""
     sources = {str(row["energy_source"]) for row in run.rows if row.get("energy_source")}
     return f", energy {'; '.join(sorted(sources))}" if sources else ""
+
+
+def _goal(run: Run) -> str:
+    """Return whether each row kept its goal."""
+    heads = ("router", "limit", "verdict", "over the run")
+    rows = [
+        (str(row["router"]), one["limit"], one["word"], one["says"])
+        for row in run.rows
+        for one in row.get("verdicts") or ()
+    ]
+    return section("goal", "Was the goal kept?", text_table(heads, rows, "Goal")) if rows else ""
 
 
 def _models(run: Run) -> str:

@@ -148,14 +148,8 @@ class ServerApp:
             phase=lambda: self._service.state,
             power_sources=lambda: self._cluster.power_sources,
         )
-        self._metrics = Metrics(
-            gateway,
-            tally,
-            options.router,
-            frame=self._dashboard.frame,
-            waiting=lambda: self._engine.waiting,
-            log=self._log,
-        )
+        look, waiting = self._dashboard.frame, lambda: self._engine.waiting
+        self._metrics = Metrics(gateway, tally, options.router, frame=look, waiting=waiting, log=self._log)
         self._spans = otlp_traces(lambda: gateway.cluster) if options.otel else None
         self._agreement = AgreementMeter(scenario.cluster.models)
         self._cluster = LiveCluster(gateway, self._engine, self._observers(), self._agreement.sampler)
@@ -170,7 +164,8 @@ class ServerApp:
             models_changed=self._models_changed,
             announce=self._announce_regions,
         )
-        self._goal = GoalControl(gateway, self._cluster.set_goal, goal_state(options, scenario))
+        state = goal_state(options, scenario)
+        self._goal = GoalControl(gateway, self._cluster.set_goal, state, self._dashboard.frame)
         self._repository = self._control(models)
         self._http, self._grpc = self._make_protocols(cors)
         self._fronts = Fronts(self._service, self._cluster, self._listening, fronts) if fronts else None

@@ -30,6 +30,9 @@ def test_a_goal_is_changed_while_requests_are_served(
     served = own_server("--goal", "accuracy>=70, min energy", "--token", "t")
     assert ask(served, "GET")[0] == 401
     assert ask(served, "PUT", {"goal": "max accuracy"})[0] == 401
+    nothing = dict.fromkeys(("figure", "low", "high"))
+    no_answer = {"limit": "accuracy>=70", "word": "undecided", **nothing, "answers": 0, "missing": 16}
+    no_answer["says"] = "no answer yet"
     status, shown = ask(served, "GET", token="t")
     assert shown.pop("note") == "min energy minimises modelled energy: energy is modelled from public figures"
     assert (status, shown) == (
@@ -39,7 +42,9 @@ def test_a_goal_is_changed_while_requests_are_served(
             "objective": "energy",
             "min_accuracy": 0.7,
             **dict.fromkeys(("p99_ms", "p95_ms", "mean_ms", "energy_mj", "power_w")),
-            "yielding": [],
+            "verdict": "undecided",
+            "limits": [no_answer],
+            "run_limits": [no_answer],
         },
     )
     with Client(f"http://{served.http}", token="t") as client:

@@ -81,7 +81,7 @@ def test_requests_and_images_are_counted_once(loaded: tuple[Samples, Samples]) -
     assert grew("slim_responses_total", protocol="http", kind="infer", code="200") == 60
     assert grew("slim_responses_total", protocol="http", kind="infer", code="400") == 2
     assert grew("slim_images_arrived_total") == grew("slim_images_total", outcome="answered") == 480
-    assert grew("slim_images_in_time_total") == 480
+    assert grew("slim_offered_images_total", outcome="in_time") == 480
     assert 0 < grew("slim_images_correct_expected_total") < 480
     for name in ("latency", "queue", "compute", "network"):
         assert grew(f"slim_image_{name}_seconds_count") == 480

@@ -7,13 +7,17 @@ from slimsched.core.config import ConfigError
 from slimsched.serving.gateway.goal import check_affordable, format_goal, parse_goal
 from slimsched.serving.scenario.files import load_scenario
 from slimsched.serving.simulated.run import simulate
-from slimsched.serving.telemetry.meter import Summary, check_goal, missed
+from slimsched.serving.telemetry.meter import Summary
 
 
 def run(goal: str, *, rate_per_s: float = 5000.0, seconds: float = 10.0) -> Summary:
     scenario = load_scenario("paper", goal=goal)
     scenario = scenario.with_load(seconds=seconds, warmup_s=0.4 * seconds, rate_per_s=rate_per_s)
     return simulate(scenario, "goal").summary
+
+
+def broken(row: Summary) -> list[str]:
+    return [one.limit for one in row.verdicts if one.word == "broken"]
 
 
 @pytest.mark.parametrize(
@@ -29,7 +33,7 @@ def run(goal: str, *, rate_per_s: float = 5000.0, seconds: float = 10.0) -> Summ
 )
 def test_a_limit_is_kept(goal: str, rate_per_s: float) -> None:
     row = run(goal, rate_per_s=rate_per_s)
-    assert not missed(parse_goal(goal), row), check_goal(parse_goal(goal), row)
+    assert not broken(row), row.verdicts
     assert row.completed > 0.9 * row.arrived
 
 
@@ -44,9 +48,9 @@ def test_a_limit_on_energy_is_not_kept_by_wasting_accuracy() -> None:
 def test_accuracy_yields_to_energy_and_energy_to_latency() -> None:
     goal = "accuracy>=80, energy<=30mJ, p99<=80ms"
     row = run(goal)
-    assert [check.clause for check in missed(parse_goal(goal), row)] == ["accuracy>=80"]
+    assert broken(row) == ["accuracy>=80"]
     overloaded = run("accuracy>=80, p99<=80ms", rate_per_s=12_000.0)
-    assert [c.clause for c in missed(parse_goal("accuracy>=80, p99<=80ms"), overloaded)] == ["accuracy>=80"]
+    assert broken(overloaded) == ["accuracy>=80"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ def figures_of(*answers: tuple[float, float, int], now_s: float = 0.0) -> Recent
     """The figures over the last four seconds after these answers: when, their latency, how many."""
     recent = Recent(MODELS, Stages(outlines(MODELS)), window_s=4.0, servers=1)
     for at_s, latency_s, count in answers:
-        recent.answered(at_s, (Request(id=0, arrival_s=at_s - latency_s, path=(3, 3, 3, 3), count=count),))
+        request = Request(id=0, arrival_s=at_s - latency_s, path=(3, 3, 3, 3), count=count)
+        recent.answered(at_s, request, count, 0.8)
     return recent.figures(now_s)
 
 

@@ -1,11 +1,13 @@
 """Commands that ask a running server: `slim client` classifies pictures, `slim load` measures under load."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, convert
+from msgspec.structs import replace
 from rich.console import Console
 
 from slimsched.cli.options import AsJson, Seed, picture, with_options
@@ -25,6 +27,7 @@ from slimsched.models.package import read_spec
 from slimsched.models.spec import Datatype, ModelSpec, TensorSpec
 from slimsched.serving.domain.request import NEVER_S
 from slimsched.serving.measure.examples import ExampleSet
+from slimsched.serving.telemetry.verdict import LimitVerdict
 from slimsched.serving.workload.load import Load
 
 if TYPE_CHECKING:
@@ -252,7 +255,17 @@ def _send(
     if plot is not None:
         title = f"{sent.arrivals}, {load.rate_per_s:g} requests/s, {server.url}"
         plot_load(answers, title, plot, deadline_s=deadline_s)
-    return report(answers, examples.labels, seconds=load.seconds, deadline_s=deadline_s)
+    figures = report(answers, examples.labels, seconds=load.seconds, deadline_s=deadline_s)
+    return replace(figures, verdicts=_verdicts(server))
+
+
+def _verdicts(server: ServerOptions) -> list[LimitVerdict]:
+    """Ask the server whether its goal is kept; other servers have none."""
+    from slimsched.serving.api.client.client import ServerRefusedError, UnreachableError
+
+    with suppress(ServerRefusedError, UnreachableError), server.client("") as client:
+        return convert(client.goal().get("limits", []), list[LimitVerdict])
+    return []
 
 
 def _ask_spec(server: ServerOptions, model: ModelOptions) -> ModelSpec:
@@ -282,6 +295,8 @@ def _print_load(console: Console, report: "LoadReport", kind: str, load: Load) -
         f"{report.seconds:g} s: {report.offered_per_s:.1f} examples/s offered, "
         f"{report.answered_per_s:.1f} answered, {report.goodput_per_s:.1f} in time "
         f"({report.in_time_share:.1%})",
+        f"of {report.examples} offered: "
+        + ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.ended.items()),
         f"outcomes by HTTP status: {outcomes}",
         f"latency from due time:   {_spread(report.latency)}",
         f"latency from send:       {_spread(report.latency_from_send)}",
@@ -300,8 +315,9 @@ def _print_load(console: Console, report: "LoadReport", kind: str, load: Load) -
             else f"; {report.energy_mj_per_example:.1f} mJ per example"
         )
         lines.append(f"predicted accuracy {report.predicted_accuracy:.2%}; choices {choices}{energy}")
+    lines += [f"the server's goal: {one.limit} {one.word}: {one.says}" for one in report.verdicts]
     for line in lines:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=line.startswith("[bold]"))
     for why, count in report.refusals.items():
         console.print(f"  {count} × {why}", highlight=False, markup=False)
     if report.dispatch_error.p99_s > PUNCTUAL_S:

@@ -13,6 +13,7 @@ SCRIPTS = (
     "river.js",
     "track.js",
     "goal.js",
+    "banner.js",
     "dashboard.js",
 )
 """The scripts, in the order the page loads them."""

@@ -7,10 +7,10 @@ const MARK_ROOM = 34; // a mark closer than this to the one before has no label
 const GOAL_ROOM = 26; // between the labels of two goals
 const CHARTS = [
   ["Latency", millis, [["p50", "var(--s0)", (f) => f.latency_p50_s], ["p95", "var(--s2)", (f) => f.latency_p95_s], ["p99", "var(--bad)", (f) => f.latency_p99_s]], { goals: (g) => [["p99", g.p99_ms / 1000], ["p95", g.p95_ms / 1000]] }],
-  ["Requests per second", shortNumber, [["arriving", "var(--quiet)", (f) => f.arrival_per_s], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
+  ["Requests per second", shortNumber, [["offered", "var(--quiet)", (f) => f.arrival_per_s], ["refused", "var(--bad)", (f) => f.ended_per_s.refused], ["late", "var(--warn)", (f) => f.ended_per_s.late], ["in time", "var(--good)", (f) => f.goodput_per_s]], {}],
   ["Accuracy", finePercent, [["predicted", "var(--accent)", (f) => f.accuracy], ["fluid bound", "var(--quiet)", (f) => f.bound_accuracy], ["bound when sure", "var(--warn)", (f) => f.sure_bound_accuracy]], { floating: true, goals: (g) => [["", g.min_accuracy]] }],
   ["Distance from the fluid bound", percent, [["missing", "var(--bad)", (f) => (given(f.bound_share) ? Math.max(0, 1 - f.bound_share) : null)]], {}],
-  ["Answered in time", percent, [["share", "var(--good)", (f) => f.slo]], {}],
+  ["Answered in time, of what was offered", percent, [["share", "var(--good)", (f) => f.slo]], { most: 1 }],
   ["Energy per request", joules, [["above idle", "var(--s2)", (f) => f.energy_j]], { goals: (g) => [["", g.energy_mj / 1000]] }],
   ["Under way", shortNumber, [["at the gateway", "var(--quiet)", (f) => total(f.waiting)], ["at servers", "var(--accent)", (f) => total(f.servers.map((s) => total(s.at)))]], {}],
   ["Power", watts, [["all servers", "var(--s3)", (f) => total(f.servers.map((s) => s.power_w))]], { goals: (g) => [["", g.power_w]] }],
@@ -70,7 +70,7 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
     draw("line", { x1: left, x2: W - right, y1: y(tick), y2: y(tick) }),
     draw("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, write(tick)),
   ]);
-  parts.push(draw("text", { x: left, y: H - 5 }, `${from.toFixed(0)} s`), draw("text", { x: W - right, y: H - 5, "text-anchor": "end" }, `${to.toFixed(1)} s`));
+  parts.push(draw("text", { x: left, y: H - 5 }, clock(shown[0], from)), draw("text", { x: W - right, y: H - 5, "text-anchor": "end" }, clock(shown.at(-1), to)));
   const at = figure.dataset.at === undefined ? null : from + ((Number(figure.dataset.at) * W - left) / (W - left - right)) * (to - from);
   const read = at === null ? shown.at(-1) : shown.reduce((best, f) => (Math.abs(f.at_s - at) < Math.abs(best.at_s - at) ? f : best));
   if (options.stacked) parts.push(...layers(series, shown, x, y));
@@ -87,7 +87,7 @@ function chart(figure, [title, write, series, options], shown, goalNow) {
   parts.push(...marks(happenings, x));
   const drawn = goals.map(([figure, limit], n) => goalLine(happenings, x, y(limit), goals.length > 1 ? figure : "goal", n));
   parts.push(...drawn.map(([line]) => line), ...drawn.map(([, label]) => label)); // no line crosses a label
-  if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, `${read.at_s.toFixed(1)} s`));
+  if (at !== null) parts.push(draw("line", { class: "reading", x1: x(read.at_s), x2: x(read.at_s), y1: top, y2: H - bottom }), draw("text", { x: Math.min(W - 50, Math.max(left, x(read.at_s) + 4)), y: top + 8 }, clock(read, read.at_s)));
   svg.replaceChildren(...parts);
   svg.setAttribute("aria-label", `${title}: now ${series.map(([name, , get]) => `${name} ${known(get(shown.at(-1)), write)}`).join(", ")}${goals.map(([figure, limit]) => `, goal ${figure} ${write(limit)}`.replace("  ", " ")).join("")}`);
 }
@@ -113,7 +113,7 @@ function marks(happenings, x) { // a line for each, and above the chart a word w
   let end = -Infinity;
   return happenings.flatMap(({ at_s, text, kind }) => {
     const line = draw("line", { class: MARKS[kind], x1: x(at_s), x2: x(at_s), y1: top, y2: H - bottom });
-    line.append(draw("title", {}, `${at_s.toFixed(1)} s: ${text}`));
+    line.append(draw("title", {}, text));
     const start = Math.min(x(at_s), W - MARK_ROOM);
     if (start - end < MARK_ROOM) return [line];
     end = start;

@@ -19,7 +19,6 @@ const TILES = [ // name, figure, how to write it, its id; for a goal: its limit 
   ["power", (f) => total(f.servers.map((s) => s.power_w)), watts, "power", (g) => g.power_w, true],
 ];
 const MOST_TILES = 7; // in one row on a desktop
-const HAIR = 0.0005; // an accuracy this far below its floor is written as the floor
 
 // -- one frame
 
@@ -27,11 +26,11 @@ function tile(element, [, get, write, id, limitOf, ifLimited], frame, shown) {
   const value = get(frame), [, figure, line, says] = element.children, limit = limitOf?.(goalOfFigures() ?? {}) || null;
   element.hidden = Boolean(ifLimited) && limit === null;
   put(figure, known(value, write));
-  spark(line, shown.map(get), null);
-  const missed = given(value) && (id === "accuracy" ? value < limit - HAIR : value > limit);
-  element.className = limit !== null && given(value) ? (missed ? "missed" : "kept") : "";
+  spark(line, shown.map(get), ["in-time", "bound"].includes(id) ? 0 : null, ["in-time", "bound"].includes(id) ? 1 : null);
+  const words = frame.limits.filter((one) => one.limit.replace(/^.*: /, "").startsWith(id)).map(({ word }) => word);
+  element.className = limit === null ? "" : words.includes("broken") ? "missed" : words.length && words.every((word) => word === "kept") ? "kept" : "";
   const source = id === "energy" && frame.energy_source ? `above idle, ${frame.energy_source}` : "";
-  put(says, limit === null ? source : `goal ${id === "accuracy" ? "at least" : "at most"} ${write(limit)}${given(value) ? (missed ? ": missed" : ": kept") : ""}`);
+  put(says, limit === null ? source : `goal ${id === "accuracy" ? "at least" : "at most"} ${write(limit)}${words.length ? `: ${words[0]}` : ""}`);
 }
 
 function tiles(frame, shown) { // those that only a goal makes interesting may need a second row
@@ -45,17 +44,19 @@ function show(frame, shown) {
   put($("phase"), mode === "recorded" ? "recorded" : frame.phase);
   $("phase").className = `chip ${mode === "recorded" ? "recorded" : frame.phase}`;
   put($("router"), `router ${frame.router.split(":")[0]}`);
-  put($("clock"), `${frame.at_s.toFixed(1)} s`);
+  put($("clock"), clock(frame, frame.at_s));
+  banner(frame);
+  load(frame);
+  faults(frame);
   tiles(frame, shown);
   if (layout?.key !== layoutKey(frame)) buildLayout(frame);
   layout.models.forEach((model, n) => showModel($("models").children[n], model, frame, shown));
-  put($("totals"), `${count(frame.arrived)} arrived, ${count(frame.answered)} answered, ${count(frame.dropped)} dropped; ${perSecond(frame.arrival_per_s)} arriving`);
   const tracks = $("servers"), most = Math.max(1, ...frame.servers.map((s) => total(s.at)));
   if (frame.servers.some((s, n) => tracks.children[n]?.dataset.server !== s.name) || tracks.children.length !== frame.servers.length) buildTracks(tracks, frame.servers);
   frame.servers.forEach((s, n) => track(tracks.children[n], s, shown.map((f) => f.servers[n]), most, frame.phase, layout));
   charts.forEach((spec, n) => chart($("charts").children[n], spec, shown, goalOfFigures()));
   decisions(frame);
-  const events = frame.happenings.toReversed().map((h) => `${h.at_s.toFixed(1)} s: ${h.text}`);
+  const events = happened(frame);
   if ($("happenings").textContent !== events.join("")) $("happenings").replaceChildren(...events.map((text) => make("li", {}, text)));
   if (mode === "live") followGoal(frame);
   const news = events[0] ?? "";
@@ -64,7 +65,7 @@ function show(frame, shown) {
 
 function decisions(frame) {
   $("decisions").replaceChildren(...frame.decisions.toReversed().map((d) => {
-    const row = make("tr", {}, ...[`${d.at_s.toFixed(2)} s`, d.server, d.stage, d.choice, String(d.examples), d.reason].map((text) => make("td", {}, text)));
+    const row = make("tr", {}, ...[clock(frame, d.at_s), d.server, d.stage, d.choice, String(d.examples), d.reason].map((text) => make("td", {}, text)));
     const place = frame.names.indexOf(d.choice), glyph = make("i", { class: "glyph", "aria-hidden": "true" });
     glyph.style.background = layout.shades[place];
     glyph.style.width = `${1.6 * (layout.stages[frame.stages.indexOf(d.stage)]?.sizes.get(place) ?? 1)}rem`;
@@ -181,7 +182,7 @@ function replay(recorded) {
   frames = recorded;
   goalNow = null;
   $("scrub").hidden = false;
-  $("goal-form").hidden = $("machine").hidden = true;
+  $("goal-open").hidden = $("machine").hidden = true;
   $("live").hidden = $("frames") !== null;
   $("time").max = frames.length - 1;
   const asked = Number(location.hash.match(/^#at=([\d.]+)/)?.[1] ?? 0); // the address can name a time: #at=3.5

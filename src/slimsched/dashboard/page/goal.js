@@ -1,5 +1,5 @@
 "use strict";
-// The goal: its form, its limits in the order in which they yield, and whether each is kept now (docs/goals.md).
+// The goal: the form that sets it (docs/goals.md).
 
 const LIMITS = [ // figure in a clause, field of GET /v2/goal, its size in the form's unit, unit in the clause; in the form's order
   ["accuracy", "min_accuracy", 100, ""],
@@ -22,7 +22,7 @@ async function goal(method, asked) { // read or change the goal; the form is hid
     const response = await fetch("v2/goal", { method, body: asked && JSON.stringify(asked), headers: credentials() });
     const now = await response.json();
     if (!response.ok) return put($("goal-says"), method === "PUT" ? now.error : "");
-    $("goal-form").hidden = !now.goal;
+    $("goal-open").hidden = !now.goal;
     goalNow = now.goal ? now : null;
     if (goalNow) fillGoalForm();
   } catch (error) {
@@ -51,20 +51,6 @@ function goalInForm() { // as PUT /v2/goal takes it
   return { goal: [...clauses, $("goal-objective").value].filter(Boolean).join(", "), model };
 }
 
-function showLimits({ limits = [], models }) { // beside each field: whether what it limits is kept now
-  offerModels(models);
-  const chosen = $("goal-model").value;
-  const parts = limits.map(({ text, kept }) => ({ kept, text, of: text.match(/^(?:(.*): )?(\w+)[<>]=/) }));
-  const meant = ([, model, figure], name) => figure === name && (!model || (chosen ? model === chosen : !goalNow?.models?.[model]));
-  for (const [figure] of LIMITS) {
-    const its = parts.filter(({ of }) => meant(of, figure)), missed = its.filter(({ kept }) => !kept), says = $(`goal-${figure}-says`);
-    says.className = `chip ${missed.length ? "lost" : "ready"}`;
-    says.title = missed.map(({ text }) => `${text} is not kept now`).join("; ");
-    says.hidden = !its.length;
-    put(says, missed.length ? "not kept" : "kept");
-  }
-}
-
 function offerModels(models) { // with one model there is nothing to choose
   const offered = [...$("goal-model").options].slice(1).map(({ value }) => value);
   if (offered.join("\n") === models.join("\n")) return;
@@ -75,9 +61,11 @@ function offerModels(models) { // with one model there is nothing to choose
 function followGoal(frame) { // somebody else may have set it
   const at = frame.happenings.findLast(({ kind }) => kind === "goal")?.at_s ?? goalSetAt;
   if (at !== goalSetAt) { goalSetAt = at; goal("GET"); }
-  showLimits(frame);
+  offerModels(frame.models);
 }
 
 $("goal-form").addEventListener("submit", (event) => { event.preventDefault(); goal("PUT", goalInForm()); });
-$("goal-model").addEventListener("change", () => { fillGoalForm(); if (frames.length) showLimits(frames.at(-1)); });
+$("goal-model").addEventListener("change", fillGoalForm);
 $("goal-drop").addEventListener("click", () => goal("PUT", { goal: null, model: $("goal-model").value }));
+$("goal-open").addEventListener("click", () => $("goal-dialog").showModal());
+$("goal-close").addEventListener("click", () => $("goal-dialog").close());

@@ -36,9 +36,10 @@ from slimsched.serving.gateway.messages import (
 from slimsched.serving.live.engine import RunLog
 from slimsched.serving.live.wire import NextRound
 from slimsched.serving.routers.goal import GoalRouter
-from slimsched.serving.routers.guard import GuardedRouter, goal_of, limits_of
+from slimsched.serving.routers.guard import GuardedRouter, goal_of
 from slimsched.serving.routers.registry import split_goal
 from slimsched.serving.telemetry.live_view import Frame
+from slimsched.serving.telemetry.verdict import Word
 
 # -- What happens to the cluster, as lines of the log.
 
@@ -179,6 +180,9 @@ def otlp_traces(cluster: Callable[[], Cluster]) -> SegmentSpans:
     return SegmentSpans(provider.get_tracer("slimsched", __version__), cluster)
 
 
+WORDS: dict[Word, float] = {"kept": 1.0, "undecided": 0.0, "broken": -1.0}
+"""A verdict as a number."""
+
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 MAX_REASONS = 32
 """Further reasons count as 'other', to keep the number of labels small."""
@@ -204,7 +208,7 @@ class Metrics:
         self._gateway, self._tally, self._frame = gateway, tally, frame
         self._waiting, self._log = waiting, log
         self._router, self._names = router, gateway.cluster.names
-        self._arrived = self._answered = self._in_time = 0
+        self._arrived = self._answered = 0
         self._expected_correct = 0.0
         self._goal_changes = 0
         self._drops: Counter[DropReason] = Counter()
@@ -247,7 +251,7 @@ class Metrics:
         """Return the metrics in the Prometheus text format; all who ask in one round get the same page."""
         if self._page is None:
             size, full = (0, False) if self._log is None else (self._log.size_bytes, self._log.is_full)
-            lines = [*self._tally.lines(), *self._examples(), *self._window(), *self._servers()]
+            lines = [*self._tally.lines(), *self._examples(), *self._window(self._frame()), *self._servers()]
             lines += family("slim_event_log_bytes", "Size of the gateway's event log.", size)
             lines += family("slim_event_log_full", "1 once the event log has stopped.", full)
             body = ("\n".join(lines) + "\n").encode()
@@ -275,7 +279,6 @@ class Metrics:
         models = self._gateway.cluster.models
         for request, count in alike(command.requests):
             self._latency_s.observe(now_s - request.arrival_s, count)
-            self._in_time += count * (now_s <= request.deadline_s)
             model = models[request.model]
             if model.quality.is_measured:
                 self._expected_correct += count * model.expected_accuracy(request.path, request.trail)
@@ -306,7 +309,6 @@ class Metrics:
             ),
             *family("slim_images_arrived_total", "Examples accepted.", self._arrived),
             *family("slim_images_total", "Examples that ended, by outcome and reason.", ends),
-            *family("slim_images_in_time_total", "Examples answered by their deadline.", self._in_time),
             *family(
                 "slim_images_correct_expected_total",
                 "Expected correct answers: accuracy of the plans served, summed over answered examples.",
@@ -329,17 +331,20 @@ class Metrics:
         goals = [
             ({"model": m.name, "goal": format_goal(goal.of(m.name))}, 1.0) for m in models if goal is not None
         ]
-        limits = limits_of(self._gateway.router, [model.name for model in models])
-        kept = [({"limit": limit}, float(is_kept)) for limit, is_kept in limits]
         return [
-            *family("slim_goal_limit_kept", "1 while a limit of the goal is kept, else 0.", kept),
             *family("slim_goal_info", "Always 1; each model's goal is in the labels.", goals),
             *family("slim_goal_changes_total", "Times that the goal was changed.", float(self._goal_changes)),
         ]
 
-    def _window(self) -> list[str]:
-        """Return the gauges over the last seconds, as the dashboard has them."""
-        frame = self._frame()
+    def _window(self, frame: Frame) -> list[str]:
+        """Return what the dashboard has: verdicts, outcomes, and the gauges over the last seconds."""
+        judged = {"minute": frame.limits, "run": frame.run_limits}
+        verdicts = [
+            ({"limit": one.limit, "over": over}, WORDS[one.word])
+            for over, limits in judged.items()
+            for one in limits
+        ]
+        ends = [({"outcome": name}, float(count)) for name, count in frame.outcomes.items()]
         accuracy, bound, share = (
             nan if figure is None else figure
             for figure in (frame.accuracy, frame.bound_accuracy, frame.bound_share)
@@ -347,12 +352,8 @@ class Metrics:
         over = "over the last 10 s"
         about_share = f"Expected correct answers over arrivals, as a share of the fluid bound, {over}."
         return [
-            *family("slim_arrival_rate_per_second", f"Examples per second {over}.", frame.arrival_per_s),
-            *family(
-                "slim_goodput_per_second",
-                f"Examples answered in time per second {over}.",
-                frame.goodput_per_s,
-            ),
+            *family("slim_goal_limit_verdict", "1 for kept, 0 for undecided, -1 for broken.", verdicts),
+            *family("slim_offered_images_total", "Examples offered that ended, by outcome.", ends),
             *family("slim_predicted_accuracy", f"Mean accuracy of the plans served {over}.", accuracy),
             *family("slim_bound_accuracy", "The fluid bound at the arrival rate, all servers up.", bound),
             *family("slim_bound_share", about_share, share),

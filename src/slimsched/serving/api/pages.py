@@ -44,7 +44,9 @@ from slimsched.serving.domain.model import ModelEntry, ModelsChanged
 from slimsched.serving.domain.profile import WHILE_BUSY, record_of
 from slimsched.serving.gateway.goal import Goal, check_affordable, format_goal, parse_goal, reachable_goal
 from slimsched.serving.live.wire import HostModel
-from slimsched.serving.routers.guard import goal_of, yielding_of
+from slimsched.serving.routers.guard import goal_of
+from slimsched.serving.telemetry.live_view import Frame
+from slimsched.serving.telemetry.verdict import worst
 
 if TYPE_CHECKING:
     from slimsched.serving.gateway.gateway import Gateway
@@ -134,9 +136,14 @@ class GoalControl:
     """
 
     def __init__(
-        self, gateway: "Gateway", set_goal: Callable[[Goal], None], state: GoalState | None = None
+        self,
+        gateway: "Gateway",
+        set_goal: Callable[[Goal], None],
+        state: GoalState | None,
+        frame: Callable[[], Frame],
     ) -> None:
-        self._gateway, self._set, self._state = gateway, set_goal, state
+        """`frame` says how things stand now."""
+        self._gateway, self._set, self._state, self._frame = gateway, set_goal, state, frame
 
     def resume(self) -> str | None:
         """Apply the goal that was saved before a restart and return it; None if none was saved."""
@@ -155,12 +162,14 @@ class GoalControl:
         return goal_of(self._gateway.router)
 
     def show(self) -> dict[str, object]:
-        """Return the goal as text and as numbers, and the limits that are not kept now."""
+        """Return the goal as text and as numbers, and whether each of its limits is kept."""
         if (goal := self.goal) is None:
             return {"goal": None, "reason": "this server's router follows no goal; start it with --goal"}
         own = {"models": {name: _shown(one) for name, one in goal.by_model.items()}} if goal.by_model else {}
         about = {"note": self.note} if self.note else {}
-        return {**_shown(goal), **own, **about, "yielding": list(yielding_of(self._gateway.router))}
+        frame = self._frame()
+        judged = {"verdict": worst(frame.limits), "limits": frame.limits, "run_limits": frame.run_limits}
+        return {**_shown(goal), **own, **about, **judged}
 
     @property
     def note(self) -> str:

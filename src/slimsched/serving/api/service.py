@@ -500,8 +500,8 @@ class InferenceService(CallHandler):
         model, arrived_s = call.api.model, self._cluster.now_s - self._cluster.lag_s
         try:
             self.admit(model, call.terms, call.count, arrived_s)
-        except (TooMany, TooLate):  # demand; other refusals say nothing about it
-            self._cluster.count_refused(model.number, call.count)
+        except RefusalError as refusal:
+            self.count_refused(refusal, model.number, call.count)
             raise
         open_call = self._cluster.submit(
             call.inputs, call.terms, count=call.count, model=model.number, arrived_s=arrived_s
@@ -524,6 +524,11 @@ class InferenceService(CallHandler):
         named = [(api.name, api.version) for api in apis]
         told = [{"name": one[0], "version": one[1], **self.tally.model(*one).described()} for one in named]
         return {"model_stats": told}
+
+    def count_refused(self, refusal: RefusalError, model: int, examples: int) -> None:
+        """Count examples that were offered and refused, unless their call was wrong."""
+        if self.phase is Phase.READY and not isinstance(refusal, BadRequest):
+            self._cluster.count_refused(model, examples)
 
     def server_metadata(self) -> dict[str, object]:
         """Return the name, version and extensions of this server."""

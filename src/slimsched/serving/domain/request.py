@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence, Set
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -72,6 +73,18 @@ class DropReason(StrEnum):
     EXECUTION_FAILED = "execution failed"
     NO_SERVER = "no server is left"
     SHUTTING_DOWN = "shutting down"
+
+    @property
+    def outcome(self) -> "Outcome":
+        """What became of a request that was dropped for this reason."""
+        if self is DropReason.DEADLINE_PASSED:
+            return "late"
+        return "failed" if self in (DropReason.CANCELLED, DropReason.EXECUTION_FAILED) else "refused"
+
+
+Outcome = Literal["in_time", "late", "refused", "failed"]
+OUTCOMES: tuple[Outcome, ...] = ("in_time", "late", "refused", "failed")
+"""What becomes of every request that is offered: together they are all of them, but those under way."""
 
 
 class Key(Struct, frozen=True, cache_hash=True, order=True, array_like=True):

@@ -367,6 +367,10 @@ _LIMITS: dict[str, tuple[str, dict[str, float], float, str]] = {
 """Name of a limit → its field of `Goal`, its units, the most that it may be, and what to give."""
 
 
+QUANTILES = {"p99": 0.99, "p95": 0.95}
+"""The limits on quantiles: this share of the answers must take no longer than the limit."""
+
+
 class LatencyLimit(NamedTuple):
     """A limit on one figure of latency: p99, p95 or mean."""
 
@@ -377,6 +381,15 @@ class LatencyLimit(NamedTuple):
     def text(self) -> str:
         """The clause as a user writes it."""
         return f"{self.figure}<={1e3 * self.limit_s:g}ms"
+
+
+class StatedLimit(NamedTuple):
+    """One limit of a goal: as a user writes it, its model (empty: all of them), its figure and value."""
+
+    text: str
+    model: str
+    figure: str
+    value: float
 
 
 class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -438,16 +451,30 @@ class Goal(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Whether energy or power is limited."""
         return bool(self.energy_j or self.power_w)
 
-    def clauses(self, models: Sequence[str] = ("",)) -> list[str]:
-        """Write the limits as a user does, in the order in which they yield.
+    def stated(self, models: Sequence[str] = ("",)) -> list[StatedLimit]:
+        """Return the limits in the order in which they yield.
 
         With several models, each of their own limits stands after the model's name.
         """
-        named = [(f"{model}: " if len(models) > 1 else "", self.of(model)) for model in models]
-        texts = [f"{name}accuracy>={100 * one.min_accuracy:g}" for name, one in named if one.min_accuracy]
-        texts += [f"energy<={1e3 * self.energy_j:g}mJ"] if self.energy_j else []
-        texts += [f"power<={self.power_w:g}W"] if self.power_w else []
-        return texts + [f"{name}{limit.text}" for name, one in named for limit in one.latency_limits]
+        named = [(f"{model}: " if len(models) > 1 else "", model, self.of(model)) for model in models]
+        limits = [
+            StatedLimit(f"{name}accuracy>={100 * one.min_accuracy:g}", model, "accuracy", one.min_accuracy)
+            for name, model, one in named
+            if one.min_accuracy
+        ]
+        if self.energy_j:
+            limits.append(StatedLimit(f"energy<={1e3 * self.energy_j:g}mJ", "", "energy", self.energy_j))
+        if self.power_w:
+            limits.append(StatedLimit(f"power<={self.power_w:g}W", "", "power", self.power_w))
+        return limits + [
+            StatedLimit(f"{name}{limit.text}", model, limit.figure, limit.limit_s)
+            for name, model, one in named
+            for limit in one.latency_limits
+        ]
+
+    def clauses(self, models: Sequence[str] = ("",)) -> list[str]:
+        """Write the limits as a user does, in the order in which they yield."""
+        return [limit.text for limit in self.stated(models)]
 
 
 def parse_goal(text: str) -> Goal:

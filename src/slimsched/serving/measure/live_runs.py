@@ -22,8 +22,9 @@ from slimsched.serving.live.cluster import LiveCluster
 from slimsched.serving.live.engine import Engine, EngineListener, LocalEngine, RunLog, specs_of
 from slimsched.serving.live.sensors import PowerMeter
 from slimsched.serving.measure.examples import ExampleSet
-from slimsched.serving.routers.registry import make_router
+from slimsched.serving.routers.registry import make_router, split_goal
 from slimsched.serving.scenario.scenario import Scenario
+from slimsched.serving.telemetry.live_view import Watch
 from slimsched.serving.telemetry.meter import Meter, Summary, Trace
 
 # -- Keeps servers up between live runs: each run has a new gateway, and all runs use the same servers.
@@ -98,6 +99,7 @@ async def run_live(
         requests = stream.take_until(load.seconds)
         await asyncio.sleep(0)  # lets go of what the run before left, before this one counts
         began_s = live.now_s
+        meter.watch = Watch(split_goal(router)[1] or scenario.goal, cluster, began_s)
         with collector_paused():
             await _send(live, requests, examples, Terms(deadline_s=load.deadline_s), sent)
             await live.drain()

@@ -512,14 +512,6 @@ class GoalRouter:
             seen, price, objective_price, crowd / model.worth, own_per_s / model.worth, binding
         )
 
-    @property
-    def yielding(self) -> list[str]:
-        """The limits that are not kept now, in the order in which they yield."""
-        named = len(self.active) > 1
-        limits = [f"{one.model.name}: {c}" if named else c for one in self.active for c in one.yielding]
-        first = [limit for limit in limits if "accuracy" in limit]
-        return [*first, *self._energy.yielding, *(limit for limit in limits if limit not in first)]
-
     def _queues_price(self, seen: Observation) -> Values:
         """Return what each server's queue adds to the price of a whole plan."""
         if self._whole_plan.limit_s:

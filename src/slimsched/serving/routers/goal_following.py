@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slimsched.core.statistics import Fading, Spread
 from slimsched.serving.domain.model import ServedModel
 from slimsched.serving.domain.request import Request
-from slimsched.serving.gateway.goal import CostToGo, Goal, LatencyLimit
+from slimsched.serving.gateway.goal import QUANTILES, CostToGo, Goal, LatencyLimit
 from slimsched.serving.gateway.observation import Observation
 
 WINDOW_S = 2.0
@@ -26,8 +26,6 @@ LONGEST_STEP_S = 10.0
 
 TAIL_WINDOW_S = 1.0
 """The p99 covers this window and the one before, so that old latencies are soon forgotten."""
-
-QUANTILES = {"p99": 0.99, "p95": 0.95}
 
 
 class GoalMeter:
@@ -142,9 +140,6 @@ ENERGY_CHASE_PER_S = 2.5
 LEAST_PER_S = 1e-6
 """Below this rate of answers nothing is known about energy per answer."""
 
-SLACK = 1.03
-"""A limit counts as yielding while the figure is above this multiple of it."""
-
 
 class EnergyLimit:
     """Sets the price of energy that keeps energy per answer, and power, below the limits of a goal.
@@ -159,8 +154,6 @@ class EnergyLimit:
         self.price = 0.0
         self.binding = ""
         """The limit that sets the price now."""
-        self.yielding: Sequence[str] = ()
-        """The limits that are not kept now."""
 
     def update(self, active_w: float, answered_per_s: float, passed_s: float) -> None:
         """Move the price, given the power above idle and the rate of answers."""
@@ -177,7 +170,6 @@ class EnergyLimit:
         step = price_step(self._sought.value)
         self.price = float(OBJECTIVE_PRICES[step]) if step else 0.0
         self.binding = clause if self.price else ""
-        self.yielding = [text for share, text in used if share > SLACK]
 
 
 TARGET_LEAST_S, TARGET_LIMIT_S = 0.002, 0.1
@@ -197,10 +189,6 @@ START = 0.18
 
 BOOST_PER_S, MOST_BOOST, BOOST_STEP = 1.0, 8.0, 2**0.25
 """Pace at which a model below its floor gains worth beside other models, the most it can gain, its steps."""
-
-
-YIELDS = 1.05
-"""A limit on latency counts as yielding while the figure is above this multiple of it."""
 
 BINDS = 0.2
 """A limit on latency decides when less room than this share of it is left."""
@@ -245,8 +233,6 @@ class ModelGoal:
         self._limits = goal.latency_limits
         self.binding = ""
         """The limit that decides now; empty if none does."""
-        self.yielding: Sequence[str] = ()
-        """The limits that are not kept now."""
         if self._limits:
             least_s = min(limit.limit_s for limit in self._limits)
             self._aim(START * (least_s - empty_s), least_s / self._segments)
@@ -273,18 +259,11 @@ class ModelGoal:
 
     def chase(self, passed_s: float) -> None:
         """Move the backlog target towards the latency limit, and the objective's price towards the floor."""
-        goal, meter = self.goal, self.meter
         self.binding, self.objective_price = "", self._floor_price
-        yielding: list[str] = []
         if self._limits:
             self._keep_latency(passed_s)
-            used_s = [(meter.latency_s(limit.figure), limit) for limit in self._limits]
-            yielding = [one.text for took_s, one in used_s if took_s and took_s > YIELDS * one.limit_s]
-        if goal.min_accuracy and meter.accuracy is not None:
-            if meter.missing(goal.min_accuracy) > 1.0:
-                yielding.insert(0, f"accuracy>={100 * goal.min_accuracy:g}")
+        if self.goal.min_accuracy and self.meter.accuracy is not None:
             self._keep_accuracy(passed_s)
-        self.yielding = yielding
 
     def pay_for_energy(self, price: float, binding: str) -> None:
         """Raise the objective's price to what a limit on energy or power asks for; it decides then."""

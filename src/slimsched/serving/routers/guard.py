@@ -37,10 +37,6 @@ class Guarded(Router, AnswerListener, Protocol):
     def saturated(self) -> bool:
         """Whether it could not choose narrower to make queues shorter."""
 
-    @property
-    def yielding(self) -> Sequence[str]:
-        """The limits that are known not to be kept now, in the order in which they yield."""
-
     def knows(self, model: int, path: Path) -> bool:
         """Whether some plan of a model begins with this path."""
 
@@ -139,14 +135,3 @@ class GuardedRouter:
 def goal_of(router: Router) -> Goal | None:
     """Return the goal that a router follows; None if it follows none."""
     return router.router.goal if isinstance(router, GuardedRouter) else None
-
-
-def yielding_of(router: Router) -> Sequence[str]:
-    """Return the limits of its goal that a router cannot keep now, in the order in which they yield."""
-    return router.router.yielding if isinstance(router, GuardedRouter) else ()
-
-
-def limits_of(router: Router, models: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return the limits of a router's goal in the order in which they yield, and whether each is kept now."""
-    goal, missed = goal_of(router), yielding_of(router)
-    return [] if goal is None else [(limit, limit not in missed) for limit in goal.clauses(models)]

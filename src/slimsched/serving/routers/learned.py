@@ -146,9 +146,6 @@ class LearnedRouter:
     raises v while there is room. Without such a limit, v follows the accuracy floor.
     """
 
-    yielding: Sequence[str] = ()
-    """It does not say which limits it cannot keep."""
-
     def __init__(self, cluster: Cluster, v: float, goal: Goal | None) -> None:
         self.v = v
         """How many seconds of waiting a unit of accuracy is worth now."""

@@ -16,10 +16,10 @@ from slimsched.core.statistics import mean_of
 from slimsched.serving.gateway.bounds import BoundCurve, fluid_optimum, judges
 from slimsched.serving.gateway.gateway import Gateway
 from slimsched.serving.gateway.observation import Router
-from slimsched.serving.routers.registry import maker_of
+from slimsched.serving.routers.registry import maker_of, split_goal
 from slimsched.serving.scenario.scenario import Scenario
 from slimsched.serving.simulated.cluster import SimulatedCluster
-from slimsched.serving.telemetry.live_view import Recorder
+from slimsched.serving.telemetry.live_view import Recorder, Watch
 from slimsched.serving.telemetry.meter import Meter, Summary, Trace
 
 
@@ -70,6 +70,7 @@ def simulate(
     stream = load.stream(seed, cluster.models, shares=scenario.shares, sizes=sizes)
     gateway = Gateway(cluster, make(router, cluster, seed, scenario.goal), scenario.gateway)
     meter = Meter(cluster.models, from_s=load.warmup_s)
+    meter.watch = Watch(split_goal(router)[1] or scenario.goal, cluster, load.warmup_s)
     observers, recorder = [meter, *observers], None
     if record:
         recorder = Recorder(

@@ -21,10 +21,10 @@ from slimsched.core.log import Log
 from slimsched.core.statistics import Spread
 from slimsched.serving.domain.cluster import AUTOSCALER_NAME, GATEWAY, GATEWAY_NAME, Cluster, ServerSnapshot
 from slimsched.serving.domain.model import ModelOutline, ModelsChanged, ServedModel, outlines
-from slimsched.serving.domain.request import Request, alike, count_examples
+from slimsched.serving.domain.request import OUTCOMES, Outcome, Request, alike, count_examples
 from slimsched.serving.gateway.bounds import BoundCurve
 from slimsched.serving.gateway.gateway import Gateway
-from slimsched.serving.gateway.goal import format_goals
+from slimsched.serving.gateway.goal import Goal, format_goals
 from slimsched.serving.gateway.messages import (
     Answer,
     Command,
@@ -32,6 +32,7 @@ from slimsched.serving.gateway.messages import (
     Event,
     GoalChanged,
     RequestsArrived,
+    RequestsRefused,
     SegmentFinished,
     SendBlock,
     ServerDown,
@@ -41,8 +42,9 @@ from slimsched.serving.gateway.messages import (
 )
 from slimsched.serving.gateway.stop_when_sure import DISTRUST, SURE
 from slimsched.serving.routers.autoscaler import LoadReported, Scale
-from slimsched.serving.routers.guard import limits_of
+from slimsched.serving.routers.guard import goal_of
 from slimsched.serving.telemetry.stories import explain_route
+from slimsched.serving.telemetry.verdict import BLOCKS, LimitVerdict, Word, judge
 
 # -- A frame: everything a dashboard shows at one moment, as one small JSON object.
 
@@ -53,12 +55,14 @@ class ServerFrame(Struct, frozen=True, kw_only=True):
     name: str
     up: bool
     given_up: bool  # it cannot be started
+    since_s: float | None = None  # since when it is up or down
     at: tuple[int, ...]  # requests, by stage
     queued: int
     instances: int
     utilization: float
     power_w: float
     vram_bytes: int
+    no_memory: int = 0  # how often an instance was not loaded because its memory is full
     choices: tuple[float, ...]  # shares of recent examples, by the choice that they ran at
     examples_per_s: float
 
@@ -79,26 +83,20 @@ class Happening(Struct, frozen=True, kw_only=True):
 
     at_s: float
     text: str
-    kind: Literal["down", "up", "goal", "note"] = "note"
-
-
-class Limit(Struct, frozen=True, kw_only=True):
-    """A limit of the goal as a user writes it, and whether it is kept now."""
-
-    text: str
-    kept: bool
+    kind: Literal["down", "up", "goal", "verdict", "note"] = "note"
 
 
 class RecentFigures(Struct, frozen=True, kw_only=True):
     """Figures over the last seconds; None while there is nothing to compute them from."""
 
-    arrival_per_s: float
-    goodput_per_s: float
+    arrival_per_s: float  # offered: those refused at the door are among them
+    goodput_per_s: float  # answered in time
+    ended_per_s: dict[Outcome, float]
     latency_mean_s: float | None
     latency_p50_s: float | None
     latency_p95_s: float | None
     latency_p99_s: float | None
-    slo: float | None  # answers in time, as a share of all that were answered or dropped
+    slo: float | None  # in time, as a share of all that were answered, refused or dropped
     accuracy: float | None  # mean over the answered plans, by the quality table
     energy_j: float | None  # above idle, per answer
 
@@ -112,9 +110,11 @@ class Frame(RecentFigures, frozen=True, kw_only=True):
     at_s: float
     phase: str
     router: str
-    arrived: int
+    arrived: int  # offered
     answered: int
-    dropped: int
+    dropped: int  # or refused at the door
+    outcomes: dict[Outcome, int]  # with those under way, all that were offered
+    began_unix_s: float | None = None  # by the wall clock, when at_s was 0
     waiting: tuple[int, ...]  # requests in the central queue, by their next stage
     finished_per_s: tuple[float, ...]  # examples that passed each stage
     energy_source: str
@@ -132,7 +132,10 @@ class Frame(RecentFigures, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     guard: dict[str, int]  # blocks that the guard of a router decided about, by reason
     judged: dict[str, int] = {}  # answers by why they were sent, where the router judges them
-    limits: tuple[Limit, ...] = ()  # of the goal, in the order in which they yield, if the router follows one
+    limits: tuple[
+        LimitVerdict, ...
+    ] = ()  # of the goal over the last minute, in the order in which they yield
+    run_limits: tuple[LimitVerdict, ...] = ()  # since the goal was set
     happenings: tuple[Happening, ...]
 
 
@@ -187,8 +190,10 @@ class Stages:
 # -- Recent figures: over the last few seconds of a run, kept as running sums so that reading them is cheap.
 
 
-ARRIVED, DROPPED, ENERGY_J, ANSWERED = range(4)
+ARRIVED, LATE, REFUSED, FAILED, ENERGY_J, ANSWERED = range(6)
 """The numbers of the sums; behind ANSWERED: answers in time, expected correct ones, seconds."""
+
+DROPPED = {"late": LATE, "refused": REFUSED, "failed": FAILED}
 
 
 class Recent:
@@ -197,7 +202,7 @@ class Recent:
     def __init__(self, models: Sequence[ServedModel], stages: Stages, window_s: float, servers: int) -> None:
         self._models, self._stages, self._window_s = models, stages, window_s
         self._entries: deque[tuple[float, int, tuple[float, ...], int]] = deque()
-        self._totals = [0.0] * 7
+        self._totals = [0.0] * 9
         self._latency_s = Spread()
         self._ran: deque[tuple[float, int, int, int, int]] = deque()
         self.ran_by: NDArray[np.int64] = np.zeros((servers, len(stages), len(stages.names)), dtype=np.int64)
@@ -216,18 +221,18 @@ class Recent:
         """Count requests that arrived."""
         self._add(now_s, ARRIVED, count)
 
-    def answered(self, now_s: float, requests: tuple[Request, ...]) -> None:
-        """Count requests that were answered."""
-        for request, count in alike(requests):
-            accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
-            latency_s = now_s - request.arrival_s
-            in_time = count * (now_s <= request.deadline_s)
-            step = self._latency_s.add(latency_s, count)
-            self._add(now_s, ANSWERED, count, in_time, count * accuracy, count * latency_s, step=step)
+    def answered(self, now_s: float, request: Request, count: int, accuracy: float) -> None:
+        """Count answers that are alike, by the first of their requests."""
+        latency_s = now_s - request.arrival_s
+        in_time = count * (now_s <= request.deadline_s)
+        if not in_time:
+            self._add(now_s, LATE, count)
+        step = self._latency_s.add(latency_s, count)
+        self._add(now_s, ANSWERED, count, in_time, count * accuracy, count * latency_s, step=step)
 
-    def dropped(self, now_s: float, count: int) -> None:
-        """Count requests that were dropped."""
-        self._add(now_s, DROPPED, count)
+    def dropped(self, now_s: float, count: int, outcome: Outcome) -> None:
+        """Count requests that were dropped, or refused at the door."""
+        self._add(now_s, DROPPED[outcome], count)
 
     def ran(self, now_s: float, event: SegmentFinished) -> None:
         """Count a batch that a server has run."""
@@ -266,24 +271,120 @@ class Recent:
     def figures(self, now_s: float) -> RecentFigures:
         """Forget everything older than the window, and return the figures over it."""
         self._forget(now_s - self._window_s)
-        arrived, dropped, energy_j, answered, in_time, correct, latency_s = self._totals
+        arrived, late, refused, failed, energy_j, answered, in_time, correct, latency_s = self._totals
+        ends, span_s = (in_time, late, refused, failed), self.span_s(now_s)
         p50_s, p95_s, p99_s = self._latency_s.quantiles(0.5, 0.95, 0.99) or (None, None, None)
-        self.served_share = answered / max(answered + dropped, arrived) if answered else 0.0
+        self.served_share = answered / max(answered + refused + failed, arrived) if answered else 0.0
         return RecentFigures(
-            arrival_per_s=arrived / self.span_s(now_s),
-            goodput_per_s=in_time / self.span_s(now_s),
+            arrival_per_s=arrived / span_s,
+            goodput_per_s=in_time / span_s,
+            ended_per_s={one: n / span_s for one, n in zip(OUTCOMES, ends, strict=True)},
             latency_mean_s=latency_s / answered if answered else None,
             latency_p50_s=p50_s,
             latency_p95_s=p95_s,
             latency_p99_s=p99_s,
-            slo=in_time / (answered + dropped) if answered + dropped else None,
+            slo=in_time / sum(ends) if sum(ends) else None,
             accuracy=correct / answered if answered else None,
             energy_j=energy_j / answered if answered else None,
         )
 
 
+# -- The goal: what counts for its limits, in blocks of time.
+
+WINDOW_S, WINDOW_BLOCK_S = 60.0, 0.5
+"""The window of verdicts on how things are now, and its blocks."""
+
+FIRST_BLOCK_S = 0.125
+"""The blocks of a run at its begin; they are joined in pairs when there are too many."""
+
+
+class _Blocks:
+    """Totals and weights of each limit in equal blocks of time, oldest first: the newest, or all."""
+
+    def __init__(self, limits: int, count: int, block_s: float, begin_s: float, *, doubles: bool) -> None:
+        self.sums = np.zeros((count, limits, 2))
+        self.begin_s, self.block_s, self.doublings = begin_s, block_s, 0
+        self._doubles = doubles
+
+    def at(self, now_s: float) -> int:
+        """Return the block of a time; make room for it."""
+        count = len(self.sums)
+        while (at := int((now_s - self.begin_s) / self.block_s)) >= count:
+            if self._doubles:
+                joined = self.sums.reshape(count // 2, 2, -1, 2).sum(axis=1)
+                self.sums = np.concatenate([joined, np.zeros_like(joined)])
+                self.block_s, self.doublings = 2.0 * self.block_s, self.doublings + 1
+            else:
+                gone = at - count + 1
+                self.sums = np.concatenate([self.sums[gone:], np.zeros_like(self.sums[:gone])])
+                self.begin_s += gone * self.block_s
+        return max(0, at)
+
+
+class Watch:
+    """Sums what counts for each limit of a goal, over the last minute and since the goal was set."""
+
+    def __init__(self, goal: Goal | None, cluster: Cluster, now_s: float) -> None:
+        self._limits = [] if goal is None else goal.stated([model.name for model in cluster.active])
+        self._idle_w, count = sum(one.idle_w for one in cluster.profiles), len(self._limits)
+        self._blocks = (
+            _Blocks(count, round(WINDOW_S / WINDOW_BLOCK_S), WINDOW_BLOCK_S, now_s, doubles=False),
+            _Blocks(count, BLOCKS, FIRST_BLOCK_S, now_s, doubles=True),
+        )
+        self._sums = [[0.0, 0.0] for _ in self._limits]
+        self._from_s, self._next_s = now_s, now_s + FIRST_BLOCK_S
+        rows = list(enumerate(self._limits))
+        self._energy = [row for row, limit in rows if limit.figure in ("energy", "power")]
+        self._answers = [row for row, limit in rows if limit.figure == "energy"]
+        self._own = {
+            model.number: [one for one in rows if one[1].model == model.name and one[0] not in self._energy]
+            for model in cluster.active
+        }
+
+    def answered(self, now_s: float, model: int, count: int, latency_s: float, accuracy: float) -> None:
+        """Count answers that are alike."""
+        if self._limits and now_s >= self._next_s:
+            self._settle(now_s)
+        for row, limit in self._own.get(model, ()):
+            figures = {"accuracy": accuracy, "mean": latency_s}
+            self._sums[row][0] += count * figures.get(limit.figure, float(latency_s <= limit.value))
+            self._sums[row][1] += count
+        for row in self._answers:
+            self._sums[row][1] += count
+
+    def drew(self, now_s: float, energy_j: float) -> None:
+        """Count the energy of a batch, above idle."""
+        if self._energy and now_s >= self._next_s:
+            self._settle(now_s)
+        for row in self._energy:
+            self._sums[row][0] += energy_j
+
+    def verdicts(self, now_s: float) -> tuple[tuple[LimitVerdict, ...], tuple[LimitVerdict, ...]]:
+        """Judge each limit over the last minute, and since the goal was set."""
+        if self._limits:
+            self._settle(now_s)
+        each, (recent, whole) = list(enumerate(self._limits)), self._blocks
+        return (
+            tuple(judge(limit, recent.sums[:, row]) for row, limit in each),
+            tuple(judge(limit, whole.sums[:, row], whole.doublings) for row, limit in each),
+        )
+
+    def _settle(self, now_s: float) -> None:
+        """Put the sums of the last moments into their blocks; power counts for each second that passed."""
+        for row in self._energy:
+            if row not in self._answers:
+                self._sums[row][0] += self._idle_w * (now_s - self._from_s)
+                self._sums[row][1] += now_s - self._from_s
+        for blocks in self._blocks:
+            blocks.at(now_s)  # which may join blocks, or let old ones go
+            blocks.sums[blocks.at(self._from_s)] += self._sums
+        self._sums = [[0.0, 0.0] for _ in self._limits]
+        self._from_s, self._next_s = now_s, now_s + FIRST_BLOCK_S
+
+
 DECISIONS = 8
-HAPPENINGS = 6
+HAPPENINGS = 12
+"""Kept of each kind, so that none pushes out the others."""
 SNAPSHOTS = 10
 """Utilization and power are means over this many of a server's last samples, about one second."""
 
@@ -295,7 +396,7 @@ class LiveView:
     """Follows the entries of a gateway's log; `frame` returns the current state.
 
     The gateway itself is asked for what its log does not say: where the open requests are (following each of
-    them would cost more than routing it), its models, and which limits of the goal are kept now.
+    them would cost more than routing it), its models, and which goal it follows.
     """
 
     def __init__(
@@ -317,13 +418,17 @@ class LiveView:
         self._given_up = [False] * len(cluster)
         self._snapshots: list[deque[ServerSnapshot]] = [deque(maxlen=SNAPSHOTS) for _ in cluster.names]
         self._decisions: deque[tuple[float, SendBlock]] = deque(maxlen=DECISIONS)
-        self._happenings: deque[Happening] = deque(maxlen=HAPPENINGS)
+        self._happenings: dict[str, deque[Happening]] = {}
+        self._since_s: list[float | None] = [None] * len(cluster)
+        self.began_unix_s: float | None = None
+        """The wall clock's time when the cluster's was 0, if somebody knows."""
         self._guard: Counter[str] = Counter()  # blocks, by why the guard decided about them
         self._judged: Counter[str] = Counter()  # answers, by why they were sent
         self._distrusted: set[int] = set()  # models whose confidence is not relied on
         self._fell: set[int] = set()  # servers that have been down
         self._arrived = self._answered = self._dropped = 0
-        self._limits: tuple[Limit, ...] = ()  # as of the last frame
+        self._outcomes: Counter[Outcome] = Counter()
+        self._follow_goal(0.0)
 
     def observe(self, now_s: float, machine: str, event: Struct, commands: Sequence[Struct]) -> None:
         """Process one entry of the log."""
@@ -331,7 +436,7 @@ class LiveView:
             for step in commands:
                 if isinstance(step, Scale):
                     text = f"autoscaler: {step.servers} servers, {step.reason}"
-                    self._happenings.append(Happening(at_s=now_s, text=text))
+                    self._note(now_s, text)
         elif machine == GATEWAY_NAME:
             self._note_event(now_s, event)
             for command in commands:
@@ -339,7 +444,8 @@ class LiveView:
 
     def frame(self, now_s: float, phase: str = "ready") -> Frame:
         """Return the current frame."""
-        self._note_yielding(now_s)
+        limits, run_limits = self._watch.verdicts(now_s)
+        self._note_verdicts(now_s, limits)
         recent = self._recent.figures(now_s)
         is_rated = all(model.quality.is_measured for model in self._models)  # else accuracies are assumed
         recent = recent if is_rated else replace(recent, accuracy=None)
@@ -359,6 +465,8 @@ class LiveView:
             arrived=self._arrived,
             answered=self._answered,
             dropped=self._dropped,
+            outcomes={outcome: self._outcomes[outcome] for outcome in OUTCOMES},
+            began_unix_s=self.began_unix_s,
             waiting=tuple(there[GATEWAY]),
             finished_per_s=tuple(sum(counts) / span_s for counts in by_stage),
             energy_source=self.energy_source,
@@ -380,8 +488,11 @@ class LiveView:
             decisions=tuple(self._decision(at_s, command) for at_s, command in self._decisions),
             guard=dict(self._guard),
             judged=dict(self._judged),
-            limits=self._limits,
-            happenings=tuple(self._happenings),
+            limits=limits,
+            run_limits=run_limits,
+            happenings=tuple(
+                sorted((one for kept in self._happenings.values() for one in kept), key=lambda one: one.at_s)
+            ),
         )
 
     def _counts(self) -> list[list[int]]:
@@ -391,23 +502,38 @@ class LiveView:
             counts[place][self._stages.stage(model, segment)] += requests  # the gateway's number is -1
         return counts
 
-    def _note_yielding(self, now_s: float) -> None:
-        """Note which limits of the goal began to yield, or are kept again, since the last frame."""
-        before = {limit.text: limit.kept for limit in self._limits}
-        active = [model.name for model in self._gateway.cluster.active]
-        limits = limits_of(self._gateway.router, active)
-        self._limits = tuple(Limit(text=text, kept=kept) for text, kept in limits)
-        for limit in self._limits:
-            if limit.kept != before.get(limit.text, True):
-                state = "is kept again" if limit.kept else "is not kept now"
-                self._happenings.append(Happening(at_s=now_s, text=f"{limit.text} {state}"))
+    def _note(self, now_s: float, text: str, kind: Any = "note") -> None:
+        """Keep something worth showing."""
+        kept = self._happenings.setdefault(kind, deque(maxlen=HAPPENINGS))
+        kept.append(Happening(at_s=now_s, text=text, kind=kind))
+
+    def _note_verdicts(self, now_s: float, limits: Sequence[LimitVerdict]) -> None:
+        """Note which limits of the goal are broken, or kept again; what is undecided changes nothing."""
+        for one in limits:
+            before = self._decided.get(one.limit, "kept")
+            if one.word == "undecided":
+                continue
+            self._decided[one.limit] = one.word
+            if one.word != before:
+                again = " again" if one.word == "kept" else ""
+                self._note(now_s, f"{one.limit} is {one.word}{again}: {one.says}", "verdict")
+
+    def _follow_goal(self, now_s: float) -> None:
+        """Judge by the goal as it is now, from now on."""
+        self._watch = Watch(goal_of(self._gateway.router), self._gateway.cluster, now_s)
+        self._decided: dict[str, Word] = {}  # what was last said of each limit
 
     def _note_event(self, now_s: float, event: Struct) -> None:
         if isinstance(event, RequestsArrived):
             self._arrived += count_examples(event.requests)
             self._recent.arrived(now_s, count_examples(event.requests))
+        elif isinstance(event, RequestsRefused):
+            self._arrived += sum(event.counts)
+            self._recent.arrived(now_s, sum(event.counts))
+            self._drop(now_s, sum(event.counts), "refused")
         elif isinstance(event, SegmentFinished):
             self._recent.ran(now_s, event)
+            self._watch.drew(now_s, event.energy_j)
         elif isinstance(event, TelemetryReceived):
             self._snapshots[event.server].append(event.snapshot)
         elif isinstance(event, ServerDown):
@@ -415,13 +541,13 @@ class LiveView:
             self._snapshots[event.server].clear()
         elif isinstance(event, ServerGivenUp):
             self._given_up[event.server] = True
-            self._happenings.append(Happening(at_s=now_s, text=event.reason))
+            self._note(now_s, event.reason)
         elif isinstance(event, ServerUp):
             self._given_up[event.server] = False
             self._turn(now_s, event.server, up=True)
         elif isinstance(event, GoalChanged):
-            text = f"the goal is now: {format_goals(event.goal)}"
-            self._happenings.append(Happening(at_s=now_s, text=text, kind="goal"))
+            self._note(now_s, f"the goal is now: {format_goals(event.goal)}", "goal")
+            self._follow_goal(now_s)
         elif isinstance(event, ModelsChanged):
             self._change_models(now_s, self._gateway.cluster, event)
 
@@ -432,7 +558,9 @@ class LiveView:
         names = [f"model {cluster.models[entry.number].name} is loaded" for entry in event.added]
         names += [f"model {cluster.models[one.number].name} is rated by {one.name}" for one in event.rated]
         names += [f"model {cluster.models[number].name} takes no more requests" for number in event.retired]
-        self._happenings.extend(Happening(at_s=now_s, text=text) for text in names)
+        for text in names:
+            self._note(now_s, text)
+        self._follow_goal(now_s)
 
     def _note_command(self, now_s: float, command: Struct) -> None:
         if isinstance(command, SendBlock):
@@ -444,10 +572,19 @@ class LiveView:
             for request in command.requests:
                 if request.trail is not None and request.trail.why:
                     self._judge(now_s, request.model, request.trail.why)
-            self._recent.answered(now_s, command.requests)
+            for request, count in alike(command.requests):
+                accuracy = self._models[request.model].expected_accuracy(request.path, request.trail)
+                self._recent.answered(now_s, request, count, accuracy)
+                self._watch.answered(now_s, request.model, count, now_s - request.arrival_s, accuracy)
+                self._outcomes["in_time" if now_s <= request.deadline_s else "late"] += count
         elif isinstance(command, Drop):
-            self._dropped += count_examples(command.requests)
-            self._recent.dropped(now_s, count_examples(command.requests))
+            self._drop(now_s, count_examples(command.requests), command.reason.outcome)
+
+    def _drop(self, now_s: float, count: int, outcome: Outcome) -> None:
+        """Count requests that are not answered."""
+        self._dropped += count
+        self._outcomes[outcome] += count
+        self._recent.dropped(now_s, count, outcome)
 
     def _decision(self, at_s: float, command: SendBlock) -> Decision:
         """Describe a route; texts are made only for what is shown."""
@@ -474,18 +611,18 @@ class LiveView:
         else:
             self._distrusted.discard(model)
             text = f"model {name} is as sure as it should be again"
-        self._happenings.append(Happening(at_s=now_s, text=text))
+        self._note(now_s, text)
 
     def _turn(self, now_s: float, server: int, *, up: bool) -> None:
         """Note that a server went down or came back; ignore it if nothing changed."""
         if self._up[server] != up:
-            self._up[server] = up
+            self._up[server], self._since_s[server] = up, now_s
             if not up and not self._snapshots[server]:
                 return  # it has never reported: a live server that has not started yet
             name = self._names[server]
             state = "down" if not up else "up again" if server in self._fell else "up"
             text = f"{name if name.startswith('server') else f'server {name}'}: {state}"
-            self._happenings.append(Happening(at_s=now_s, text=text, kind="up" if up else "down"))
+            self._note(now_s, text, "up" if up else "down")
             if not up:
                 self._fell.add(server)
 
@@ -497,14 +634,16 @@ class LiveView:
             name=self._names[index],
             up=up,
             given_up=self._given_up[index],
+            since_s=self._since_s[index],
             at=tuple(there),
             queued=sum(last.queued) if last else 0,
             instances=last.instances if last else 0,
             utilization=fmean(one.utilization for one in reports) if reports else 0.0,
             power_w=fmean(one.power_w for one in reports) if reports else 0.0,
             vram_bytes=last.vram_bytes if last else 0,
-            choices=_shares(counts),
-            examples_per_s=sum(counts) / span_s,
+            no_memory=last.refused.get("memory", 0) if last else 0,
+            choices=_shares(counts if up else [0] * len(counts)),
+            examples_per_s=sum(counts) / span_s if up else 0.0,
         )
 
 

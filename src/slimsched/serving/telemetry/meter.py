@@ -1,6 +1,6 @@
 """The meter: follows the event log and computes a Summary.
 
-A summary is a run as one row of figures; a trace holds what pictures need; a goal is checked against either.
+A summary is a run as one row of figures, with the verdicts on its goal; a trace holds what pictures need.
 """
 
 from collections import Counter
@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from slimsched.serving.domain.cluster import GATEWAY_NAME
 from slimsched.serving.domain.model import ServedModel
-from slimsched.serving.domain.request import Request, count_examples, each_example
-from slimsched.serving.gateway.goal import Goal
+from slimsched.serving.domain.request import (
+    OUTCOMES,
+    DropReason,
+    Outcome,
+    Request,
+    alike,
+    count_examples,
+    each_example,
+)
 from slimsched.serving.gateway.messages import (
     Answer,
     Drop,
@@ -22,7 +29,8 @@ from slimsched.serving.gateway.messages import (
     SegmentFinished,
     TelemetryReceived,
 )
-from slimsched.serving.telemetry.live_view import Frame
+from slimsched.serving.telemetry.live_view import Frame, Watch
+from slimsched.serving.telemetry.verdict import LimitVerdict
 
 # -- A summary: one run as a row of figures, which `slim compare` prints for each router.
 
@@ -60,7 +68,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     arrived: int
     completed: int
     goodput_per_s: float  # answers in time
-    slo_attainment: float  # answers in time, as a share of arrivals
+    slo_attainment: float  # answers in time, as a share of arrivals: of all that were offered
+    ended: dict[Outcome, int] = {}  # by what became of them: in time, late, refused or failed
+    verdicts: tuple[LimitVerdict, ...] = ()  # on the goal of this row, in the order in which limits yield
     dropped: int
     drops: dict[str, int]  # by reason
     unfinished: int
@@ -99,55 +109,6 @@ class Trace(Struct, frozen=True, kw_only=True):
     frames: Sequence[Frame] = ()
 
 
-# -- Whether a run kept a goal: each limit beside the figure that it reached.
-
-SLACK, ACCURACY_SLACK = 0.01, 0.001
-"""A limit counts as kept within 1 % of it, a floor within 0.1 points: routers aim at the limit itself."""
-
-
-class LimitCheck(Struct, frozen=True, kw_only=True):
-    """One limit of a goal, what the run reached, and whether that keeps the limit."""
-
-    clause: str
-    reached: str
-    kept: bool
-    model: str = ""
-
-
-def check_goal(goal: Goal, row: Summary) -> list[LimitCheck]:
-    """Hold a run against every limit of a goal, in the order in which limits yield."""
-    figures: dict[str, Summary | ModelSummary] = {**row.models} if row.models else {"": row}
-    checks = []
-    for model, its in figures.items():
-        if least := goal.of(model).min_accuracy:
-            kept = its.accuracy_prior >= least - ACCURACY_SLACK
-            reached = f"{100 * its.accuracy_prior:.2f} %"
-            checks.append(
-                LimitCheck(clause=f"accuracy>={100 * least:g}", reached=reached, kept=kept, model=model)
-            )
-    # Energy is known for the whole run: with several models, the mean over all of them is checked.
-    if goal.energy_j:
-        kept = row.energy_j_per_request <= (1 + SLACK) * goal.energy_j
-        reached = f"{1e3 * row.energy_j_per_request:.3g} mJ"
-        checks.append(LimitCheck(clause=f"energy<={1e3 * goal.energy_j:g}mJ", reached=reached, kept=kept))
-    if goal.power_w:
-        power_w = (row.energy_idle_j + row.energy_j_per_request * row.completed) / row.seconds
-        kept = power_w <= (1 + SLACK) * goal.power_w
-        checks.append(LimitCheck(clause=f"power<={goal.power_w:g}W", reached=f"{power_w:.4g} W", kept=kept))
-    for model, its in figures.items():
-        figure_s = {"p99": its.latency_p99_s, "p95": its.latency_p95_s, "mean": its.latency_mean_s}
-        for limit in goal.of(model).latency_limits:
-            value_s = figure_s[limit.figure]
-            kept, reached = value_s <= (1 + SLACK) * limit.limit_s, f"{1e3 * value_s:.3g} ms"
-            checks.append(LimitCheck(clause=limit.text, reached=reached, kept=kept, model=model))
-    return checks
-
-
-def missed(goal: Goal, row: Summary) -> list[LimitCheck]:
-    """Return the limits that a run did not keep."""
-    return [check for check in check_goal(goal, row) if not check.kept]
-
-
 Values = NDArray[np.float64]
 
 ANSWER = np.dtype(
@@ -170,11 +131,14 @@ class Meter:
 
     def __init__(self, models: Sequence[ServedModel], *, from_s: float = 0.0) -> None:
         self._models = models
+        self.watch: Watch | None = None
+        """What judges the limits of a goal, if the run has one."""
+        self._now_s = 0.0
         self._from_s = from_s
         self._on_its_way = 0  # requests under way when counting began
         self._arrived = 0
         self._arrived_of = [0] * len(models)  # arrivals of each model, where there are several
-        self._drops: Counter[str] = Counter()
+        self._drops: Counter[DropReason] = Counter()
         self._answers: list[tuple[int, int, int, int, float, float, float, bool]] = []  # as ANSWER says
         self._active_j = 0.0
         self._busy_s = 0.0
@@ -189,6 +153,7 @@ class Meter:
         if now_s < self._from_s:
             self._warm_up(event, commands)
             return
+        self._now_s = now_s
         if isinstance(event, RequestsArrived):
             self.count_arrivals(event.requests)
         elif isinstance(event, SegmentFinished):
@@ -213,6 +178,8 @@ class Meter:
         """Count a batch, unless it ended during the warm-up."""
         if event.finished_s >= self._from_s:
             self._active_j += event.energy_j
+            if self.watch is not None:
+                self.watch.drew(self._now_s, event.energy_j)
             self._busy_s += event.busy_s
             self._batches += 1
             self._batched += event.size
@@ -226,6 +193,10 @@ class Meter:
                 self._on_its_way -= count_examples(command.requests)
 
     def _answer(self, requests: tuple[Request, ...], now_s: float) -> None:
+        for one, count in alike(requests) if self.watch is not None else ():
+            assert self.watch is not None
+            accuracy = self._models[one.model].expected_accuracy(one.path, one.trail)
+            self.watch.answered(now_s, one.model, count, now_s - one.arrival_s, accuracy)
         for request in each_example(requests):
             plan = self._models[request.model].tree.index[request.path]
             judged = request.trail is not None and request.trail.sure >= 0.0
@@ -259,10 +230,8 @@ class Meter:
         latency = rows["answered_s"] - rows["arrival_s"]
         completed, arrived, sd_s = len(rows), self._arrived, float(latency.std()) if len(rows) else nan
         priors, correct = self._correct(rows)
-        on_time = int((rows["answered_s"] <= rows["deadline_s"]).sum())
-        dropped, samples = sum(self._drops.values()), self._samples.values()  # a sample is of all servers
-        gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
-        mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
+        gpu_var, gpu_var_sd, mean_w = self._sensed()
+        ended, dropped = self._ended(rows), sum(self._drops.values())
         duplicates = completed - len(np.unique(rows["id"]))
         return Summary(
             router=router,
@@ -278,15 +247,17 @@ class Meter:
             energy_j_per_request=self._active_j / completed if completed else nan,
             energy_idle_j=idle_w * seconds,
             energy_source=energy_source,
-            gpu_var=_mean(gpu_var),
-            gpu_var_sd=float(gpu_var.std()) if len(gpu_var) else nan,
+            gpu_var=gpu_var,
+            gpu_var_sd=gpu_var_sd,
             power_mean_w=mean_w,
             arrived=arrived,
             completed=completed,
-            goodput_per_s=on_time / seconds,
-            slo_attainment=on_time / arrived if arrived else nan,
+            goodput_per_s=ended["in_time"] / seconds,
+            slo_attainment=ended["in_time"] / arrived if arrived else nan,
+            ended=ended,
+            verdicts=() if self.watch is None else self.watch.verdicts(self._now_s)[1],
             dropped=dropped,
-            drops=dict(self._drops),
+            drops={str(reason): count for reason, count in self._drops.items()},
             unfinished=in_system,
             lost=self._on_its_way + arrived - completed - dropped - in_system + duplicates,
             duplicates=duplicates,
@@ -302,6 +273,21 @@ class Meter:
             wall_s=wall_s,
             requests_per_wall_s=arrived / wall_s if wall_s > 0 else nan,
         )
+
+    def _sensed(self) -> tuple[float, float, float]:
+        """Return the variance of utilization across servers and its deviation, and the mean power."""
+        samples = self._samples.values()  # a sample is of all servers
+        gpu_var = np.array([np.var([utilization for utilization, _ in row]) for row in samples])
+        mean_w = _mean(np.array([np.mean([power_w for _, power_w in row]) for row in samples]))
+        return _mean(gpu_var), float(gpu_var.std()) if len(gpu_var) else nan, mean_w
+
+    def _ended(self, rows: NDArray[np.void]) -> dict[Outcome, int]:
+        """Count requests by what became of them."""
+        ended, in_time = dict.fromkeys(OUTCOMES, 0), int((rows["answered_s"] <= rows["deadline_s"]).sum())
+        ended["in_time"], ended["late"] = in_time, len(rows) - in_time
+        for reason, count in self._drops.items():
+            ended[reason.outcome] += count
+        return ended
 
     def _correct(self, rows: NDArray[np.void]) -> tuple[Values, Values]:
         """Return the prior of each answer, and whether it was correct (the prior where that is unknown).

@@ -236,6 +236,10 @@ class Client:
         _, raw = self._ask("GET", f"/v2/models/{self._asked()}")
         return cast(dict[str, Any], msgspec.json.decode(raw))
 
+    def goal(self) -> dict[str, Any]:
+        """Return the server's goal, and whether each of its limits is kept."""
+        return cast(dict[str, Any], msgspec.json.decode(self._ask("GET", "/v2/goal")[1]))
+
     def classify(self, images: NDArray[Any], **terms: Unpack[Asked]) -> Classification:
         """Classify images (n, 3, height, width), or one image, as uint8 or as float32 in [0, 1].
 

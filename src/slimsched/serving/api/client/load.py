@@ -31,6 +31,9 @@ from slimsched.serving.api.client.client import (
     server_at,
     write_request,
 )
+from slimsched.serving.api.limits import TooLate, TooMany, Unavailable
+from slimsched.serving.domain.request import OUTCOMES, DropReason, Outcome
+from slimsched.serving.telemetry.verdict import LimitVerdict
 from slimsched.serving.workload.load import Load
 
 # -- A small HTTP/1.1 client for the load generator: a pool of kept-alive connections.
@@ -355,6 +358,7 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     goodput_per_s: float
     correct_in_time_per_s: float | None
     in_time_share: float
+    ended: dict[Outcome, int]  # examples: together all that were offered
     outcomes: dict[str, int]
     refusals: dict[str, int]
     latency: Latency
@@ -365,6 +369,7 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     energy_mj_per_example: float | None
     energy_source: str
     choices: dict[str, float]
+    verdicts: Sequence[LimitVerdict] = ()  # the server's, on each limit of its goal over its last minute
 
 
 def report(
@@ -379,6 +384,9 @@ def report(
     answered = [one for one in sent if one.status == 200]
     answers = [read(one.reply) for one in answered if one.reply is not None]
     examples = sum(len(one.examples) for one in sent)
+    ended = dict.fromkeys(OUTCOMES, 0)
+    for one in sent:
+        ended[_outcome(one, deadline_s)] += len(one.examples)
     took_s = np.array([one.done_s - one.due_s for one in answered])
     count = np.array([len(one.examples) for one in answered])
     in_time = took_s <= deadline_s
@@ -398,6 +406,7 @@ def report(
         goodput_per_s=float(count[in_time].sum()) / seconds,
         correct_in_time_per_s=None if correct is None else float(correct[in_time].sum()) / seconds,
         in_time_share=float(count[in_time].sum()) / examples if examples else nan,
+        ended=ended,
         outcomes=dict(Counter(_NAMES.get(one.status, str(one.status)) for one in sent)),
         refusals=_refusals(sent),
         latency=summarize_s(took_s),
@@ -409,6 +418,16 @@ def report(
         energy_source=str(receipts[0].get("energy_source", "")) if receipts else "",
         choices=_choices(receipts),
     )
+
+
+def _outcome(one: SentRequest, deadline_s: float) -> Outcome:
+    """Say what became of a request, as the server counts it; its reply says if it was refused or late."""
+    if one.status == 200:
+        return "in_time" if one.done_s - one.due_s <= deadline_s else "late"
+    if one.status == TooLate.status and one.reply is not None:
+        out_of_reach = DropReason.DEADLINE_OUT_OF_REACH in read_error(one.reply.body)
+        return "refused" if out_of_reach else "late"
+    return "refused" if one.status in (TooMany.status, Unavailable.status) else "failed"
 
 
 def summarize_s(values: NDArray[np.float64]) -> Latency:

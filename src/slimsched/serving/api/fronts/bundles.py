@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from slimsched.core.config import SlimError
 from slimsched.serving.api.calls import Call
-from slimsched.serving.api.limits import REFUSALS, Limits, RefusalError, TooLate, TooMany, shared
+from slimsched.serving.api.limits import REFUSALS, Limits, RefusalError, shared
 from slimsched.serving.api.service import (
     Counted,
     InferenceService,
@@ -340,8 +340,7 @@ class FrontSession:
                 number=number,
             )
         if refusal is not None:
-            if isinstance(refusal, TooMany | TooLate):  # demand; other refusals say nothing about it
-                self._cluster.count_refused(calls.model, count - taken)
+            self._service.count_refused(refusal, calls.model, count - taken)
             self._refuse(number, taken, count, refusal)
 
     def _fitting(
