@@ -28,7 +28,7 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {
     "modules": Ceiling(190, 190),
-    "lines of Python": Ceiling(50_534, 50_000),
+    "lines of Python": Ceiling(51_150, 50_000),
     "lines of C++": Ceiling(2_300, 2_300),
     "lines of the longest module": Ceiling(900, 900),
     "lines of the longest function": Ceiling(60, 60),

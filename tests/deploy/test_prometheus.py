@@ -105,6 +105,6 @@ def test_a_real_prometheus_scrapes_the_server_and_knows_every_metric_of_the_rule
     rules = until(lambda: ((asked(prometheus, "rules") or {}).get("groups") or [{}])[0].get("rules"))
     until(lambda: all(rule["health"] == "ok" for rule in asked(prometheus, "rules")["groups"][0]["rules"]))
     named = {name for rule in rules for name in re.findall(r"\bslim_\w+", rule["query"])}
-    only_when_sure = {"slim_confidence_trusted"}
-    assert named - only_when_sure <= scraped
+    only_when_sure_or_with_limits = {"slim_confidence_trusted", "slim_goal_limit_verdict"}
+    assert named - only_when_sure_or_with_limits <= scraped
     assert not [rule["name"] for rule in rules if rule["state"] == "firing" and rule["name"] != "SlimSlow"]

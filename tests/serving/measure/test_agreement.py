@@ -44,6 +44,8 @@ def test_each_example_is_kept_once_and_a_burst_gives_few(
     assert len(sample.examples) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.alone  # the child gets only the time that nobody else wants
 def test_what_came_in_is_measured_kept_and_used(
     unrated: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +76,8 @@ def test_what_came_in_is_measured_kept_and_used(
     assert np.allclose(model.measured.by_plan, rated.accuracies)
 
 
+@pytest.mark.slow
+@pytest.mark.alone  # the child gets only the time that nobody else wants
 def test_a_model_that_has_changed_since_it_was_loaded_is_not_compared(unrated: ServedModel) -> None:
     sample = Sample(unrated)
     sample.see(0.0, lambda: example(0))
