@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from warm_start import warm_servers
+
+Counted = TypeVar("Counted")
 
 CONFIG = """
 name = "two-cores"
@@ -173,3 +176,14 @@ def load(address: str) -> Iterator[None]:
         ended.set()
         for thread in threads:
             thread.join()
+
+
+def settled(read: Callable[[], Counted]) -> Counted:
+    """Read figures that processes report now and then, until they stay the same for half a second."""
+    give_up_s, seen = time.monotonic() + 30, read()
+    while time.monotonic() < give_up_s:
+        time.sleep(0.5)
+        seen, before = read(), seen
+        if seen == before:
+            return seen
+    raise AssertionError(f"figures do not settle: {seen}")

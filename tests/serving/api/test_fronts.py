@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from served import Served, serve
+from served import Served, serve, settled
 from slimsched.serving.api.client.client import write_request
 
 Images = NDArray[np.uint8]
@@ -134,7 +134,7 @@ def test_pages_of_the_gateway_come_through_any_front(fronted: Served) -> None:
 
 
 def test_responses_of_all_fronts_are_counted(fronted: Served, images: Images) -> None:
-    before = responses(fronted)
+    before = settled(lambda: responses(fronted))
     for _ in range(6):
         assert ask(http.client.HTTPConnection(fronted.http, timeout=60), images[:1])[0] == 200
     until(lambda: responses(fronted) == before + 6)

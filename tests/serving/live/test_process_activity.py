@@ -104,6 +104,8 @@ def test_a_process_that_gets_no_core_is_runnable_and_does_not_run() -> None:
     assert own.beats < BUSY_BEATS
 
 
+@pytest.mark.slow
+@pytest.mark.alone  # it must get its half of the core
 def test_a_process_that_shares_a_core_is_runnable_and_runs_for_its_share() -> None:
     core = max(os.sched_getaffinity(0))
     with running(BUSY, core=core) as pid, running(BUSY, core=core):

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from slimsched.core.config import Finite, Whole
 from slimsched.serving.gateway.goal import QUANTILES, StatedLimit
 
 WRONG = 0.05
@@ -45,11 +46,11 @@ class LimitVerdict(Struct, frozen=True):
 
     limit: str
     word: Word
-    figure: float | None
-    low: float | None
-    high: float | None
-    answers: int
-    missing: int | None
+    figure: Finite | None
+    low: Finite | None
+    high: Finite | None
+    answers: Whole
+    missing: Whole | None
     says: str
 
 
