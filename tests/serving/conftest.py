@@ -13,18 +13,20 @@ CLOSE = 40
 """A machine checks its state after each of this many first events …"""
 
 EVERY = 97
-"""… and then after each of these: a check looks at all that is in the system."""
+"""… and then after this many more, or a tenth of what is in the system, which a check looks through."""
 
 
 def checked(handle: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a machine's `handle`, so that it checks its state afterwards."""
     handled: dict[int, int] = {}
+    due: dict[int, int] = {}
 
     def handle_and_check(self: Any, event: Any, *, now_s: float) -> Any:
         commands = handle(self, event, now_s=now_s)
         number = handled[id(self)] = handled.get(id(self), 0) + 1
-        if number <= CLOSE or number % EVERY == 0:
+        if number <= CLOSE or number >= due.get(id(self), EVERY):
             self.validate()
+            due[id(self)] = number + max(EVERY, getattr(self, "in_system", 0) // 10)
         return commands
 
     return handle_and_check
